@@ -105,12 +105,10 @@ class Augmentation(BaseModel):
 
 def crop_and_flip(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool_]) -> Tensor:
     """Return images `x[indices]`, each seen through a window shifted by `shifts` (down, right), then mirrored where
-    `flips`.
+    `flips`: x [n, c, h, w], indices [B] int64 -> [B, c, h, w]; zeros where the window leaves the image.
 
-    x [n, c, h, w], indices [B] int64 -> [B, c, h, w], of the dtype and on the device of x; zeros where the window
-    leaves the image. On a CPU each image is copied once, straight from the store to its place, at half the cost of one
-    gather of single pixels. Elsewhere it is that gather, one kernel instead of 64.
-    """
+    A CPU copies each image once, at half the cost of one gather of single pixels, which other devices do in one
+    kernel."""
     return _one_by_one(x, indices, shifts, flips) if x.device.type == "cpu" else _at_once(x, indices, shifts, flips)
 
 

@@ -42,11 +42,9 @@ class CacheWriter:
         self._open: dict[str, np.ndarray] = {}
 
     def new(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Return an array on disk for data that do not fit into memory; fill it, then pass it to `add`.
-
-        A second array of the same `name`, shape and dtype replaces the first on disk; the first stays readable. Raises
-        `DataError` where the disk is full or cannot be written.
-        """
+        """Return an array on disk for data that do not fit into memory; fill it, then pass it to `add`. A second array
+        of the same `name`, `shape` and `dtype` replaces the first on disk; the first stays readable. Raises `DataError`
+        where the disk is full."""
         path = self.folder / f"{name}.npy"
         try:
             path.unlink(missing_ok=True)  # truncating a file that is still mapped would crash its readers
@@ -74,18 +72,12 @@ class CacheWriter:
 def cached(
     label: str, keys: Mapping[str, Any], files: Sequence[Path], build: Callable[[CacheWriter], Any]
 ) -> CacheEntry:
-    """Return a cache entry; build it if it is missing, outdated or damaged.
+    """Return a cache entry; build it if it is missing, outdated or damaged. Other processes wait for the one that
+    builds.
 
-    Processes that need the same entry wait for the first one to make it. A failed build leaves nothing behind.
-
-    Args:
-        label: first part of the entry's name.
-        keys: JSON values that name the entry.
-        files: the sources; another size or time of one makes the entry again, as do a new fedloom and a wrong checksum.
-        build: gets a `CacheWriter` and returns JSON values for `CacheEntry.meta`.
-
-    Raises `DataError` for a missing file and a cache folder that cannot be written, and passes on errors of `build`.
-    """
+    label, keys (JSON values): name the entry. files: the sources; another size or time of one makes the entry again.
+    build: gets a `CacheWriter` and returns JSON values for `CacheEntry.meta`. Raises `DataError` for a missing file and
+    a cache folder that cannot be written."""
     text = json.dumps(keys, sort_keys=True, default=str)
     folder = cache_dir() / "arrays" / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     stamp = _stamp(files)

@@ -197,10 +197,8 @@ def _domain_ids(domain: np.ndarray, samples: int, num_domains: int, origin: str)
 
 
 def channel_moments(x: np.ndarray) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation per channel, in stored units, of [n, h, w], [n, c, h, w] or [n, c, d, h, w].
-
-    A constant channel gets standard deviation 1. Bytes are summed exactly, block by block, without a copy of the set.
-    """
+    """Return mean and standard deviation (1 if constant) per channel, in stored units, of x: [n, h, w], [n, c, h, w] or
+    [n, c, d, h, w]. Bytes are summed exactly, block by block."""
     images = x[:, None] if x.ndim == 3 else x
     moments = []
     for plane in np.moveaxis(images, 1, 0):

@@ -103,12 +103,9 @@ def class_ids(
 def named_ids(
     parts: Sequence[ArrayLike], origins: Sequence[str], classes: Sequence[str] | None = None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Return the ids [n], int64, of the words of each part, and the class names.
-
-    classes: the names; None takes the words of the first part in the order of `sorted_words`. origins: name the parts
-    in messages. Raises `DataError` for missing words, too many different ones, and words of a later part that are none
-    of them.
-    """
+    """Return the ids [n], int64, of the words of each part, and the class names: `classes`, or the sorted words of the
+    first part. origins: name the parts in messages. Raises `DataError` for missing words, too many different ones, and
+    words of a later part that are none of the names."""
     words = [np.asarray(part, np.str_) for part in parts]
     for part, origin in zip(words, origins, strict=False):
         if (part == "").any():
@@ -130,11 +127,8 @@ def named_ids(
 
 
 def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[int], test: Sequence[int]) -> list[str]:
-    """Return notes on unusual classes: similar names, a single class, and classes that only one part has.
-
-    origins: names of both parts, the same twice for parts that were split from one. train, test: samples of each class
-    [C].
-    """
+    """Return notes on similar class names, a single class, and classes that only one part has. origins: names of both
+    parts, the same twice for parts that were split from one. train, test: samples of each class [C]."""
     split_from_one = origins[0] == origins[1]
     counts = np.add(train, test).tolist() if split_from_one else train
     parts = [f"{origin} ({part})" if split_from_one else origin for origin, part in zip(origins, PARTS, strict=True)]

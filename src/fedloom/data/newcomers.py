@@ -58,11 +58,10 @@ class HeldOut(BaseModel):
         return self
 
     def draw(self, scenario: Scenario, rng: np.random.Generator) -> list[int]:
-        """Return the ids of the clients to hold out, ascending.
+        """Return the ids of the clients to hold out, ascending; rng draws them where only their share is given.
 
         Raises `ConfigError` for ids that the scenario does not have, that occur twice or have no data to test, and if
-        fewer than two clients with training data would remain. rng: draws them where only their number is given.
-        """
+        fewer than two clients with training data would remain."""
         eligible = np.flatnonzero((scenario.train.sizes > 0) & (scenario.test.sizes > 0))
         if self.clients is not None:
             newcomers = sorted(self.clients)

@@ -133,12 +133,8 @@ class Scenario:
         return digest.hexdigest()[:DIGITS]
 
     def dealt_digest(self) -> str:
-        """Hash (16 hex digits) of the dealt data with all names, domains and tested rows, by which a run folder knows
-        its data.
-
-        Samples of a known source (`source_digest`) are not hashed again after skews: the config determines how skews
-        change them, but processors may round differently.
-        """
+        """Hash (16 hex digits) of the dealt data, by which a run folder knows its data. Samples of a known source
+        (`source_digest`) are not hashed again after skews: processors may round the changes of a skew differently."""
         digest = hashlib.sha256(self.source_digest.encode())
         for data in self._sets():
             if self.source_digest and data is not self.public:
@@ -196,11 +192,8 @@ class LabelSkew:
 
 
 def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int = 500) -> LabelSkew:
-    """Measure the label skew of views into samples with `labels` [n] of num_classes classes.
-
-    The total variation is taken over all pairs among at most `max_pairs` evenly spaced clients. Time and memory grow
-    with samples and clients, not with clients x classes.
-    """
+    """Measure the label skew of views into samples with `labels` [n] of num_classes classes; the total variation over
+    the pairs of at most `max_pairs` evenly spaced clients. Time and memory do not grow with clients x classes."""
     sizes, held_labels = views.sizes, labels[views.order]
     totals, clients_with_samples = np.bincount(held_labels, minlength=num_classes), np.flatnonzero(sizes)
     class_client_pairs = len(np.unique(views.holders() * num_classes + held_labels))  # with at least one sample
@@ -235,12 +228,9 @@ def total_variation(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
 
 
 def feature_shift(data: Dataset) -> float | None:
-    """Return the mean over pairs of domains of the RMS, over inputs, of |mean_a - mean_b| / pooled standard deviation.
-
-    0 where domains have the same means; 1 where they differ by one standard deviation at every input. Means and
-    deviations are taken over at most 500, evenly spaced samples of each domain. Inputs that are constant in both
-    domains do not count. None without at least two domains that hold samples, and for tokens.
-    """
+    """Return the mean over pairs of domains of the RMS, over inputs, of |mean_a - mean_b| / pooled standard deviation:
+    1 where domains differ by one standard deviation at every input. It is taken over at most 500, evenly spaced samples
+    of each domain, without constant inputs. None without at least two domains that hold samples, and for tokens."""
     if data.domain is None or (not data.x.dtype.is_floating_point and data.x.dtype != torch.uint8):
         return None
     moments = []
@@ -262,10 +252,8 @@ PICTURED_CLIENTS = 200
 
 
 def describe_scenario(scenario: Scenario) -> dict[str, Any]:
-    """Return class and domain counts of the first clients, and skew measures of all, as JSON values.
-
-    Of remote clients only the number is known.
-    """
+    """Return class and domain counts of the first clients, and skew measures of all, as JSON values; of remote clients
+    only their number."""
     data = scenario.train_set
     if scenario.remote:
         return {"name": scenario.name, "clients": scenario.clients, "classes": list(data.classes)}

@@ -125,11 +125,9 @@ def hold_out(views: Views, share: ArrayLike, rng: np.random.Generator) -> tuple[
 def split_three(
     views: Views, labels: Indices, num_classes: int, val: float, test: float, rng: np.random.Generator
 ) -> tuple[Views, Views, Views]:
-    """Split each client's samples by class into (train, val, test).
-
-    In each split, a class has its share of the client's samples up to one sample. A client gives floor(val * n_k) and
-    floor(test * n_k) samples to the last two. labels: of all samples [n], of num_classes classes.
-    """
+    """Split each client's samples by class (labels [n] of num_classes classes) into (train, val, test). Each class has
+    its share of the client's samples up to one; a client gives floor(val * n_k) and floor(test * n_k) to the last
+    two."""
     groups = views.holders() * num_classes + labels[views.order]  # (client, class) of each sample
     shuffled = np.lexsort((rng.random(len(groups)), groups))
     present_groups, first, sizes = np.unique(groups[shuffled], return_index=True, return_counts=True)
@@ -147,11 +145,9 @@ def split_three(
 def matched_tests(
     views: Views, labels: Indices, test_labels: Indices, num_classes: int, rng: np.random.Generator
 ) -> Views | int:
-    """Draw for each client as many test samples in its own label mix as there are, see `matched_counts`.
-
-    Views may overlap. Returns the id of the first client that holds a class without test samples, if there is one.
-    labels, test_labels: of the whole training set [n] and test set [m], of num_classes classes.
-    """
+    """Draw for each client as many test samples in its own label mix as there are, see `matched_counts`; views may
+    overlap. Returns the id of the first client that holds a class without test samples, if there is one. labels,
+    test_labels: of the whole training set [n] and test set [m], of num_classes classes."""
     members = [np.flatnonzero(test_labels == label) for label in range(num_classes)]
     available, test_rows = np.array([*map(len, members)]), []
     for client in range(len(views)):

@@ -50,10 +50,8 @@ class Attack(BaseModel):
         return share
 
     def add_to(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
-        """Draw the bad clients uniformly and return the scenario with their training data changed.
-
-        Raises `ConfigError` if the share is too few clients for this attack.
-        """
+        """Draw the bad clients uniformly and return the scenario with their training data changed. Raises `ConfigError`
+        if the share is too few clients for this attack."""
         clients = scenario.clients
         count = math.floor(self.share * clients + 1e-9)
         if self.share and count < self.min_bad:
@@ -73,10 +71,8 @@ class Attack(BaseModel):
         return None
 
     def target_classes(self, num_classes: int) -> Tensor | None:
-        """Return the class [C] int64 that samples of each class shall be mistaken for, -1 for none.
-
-        None if the attack has no such target; its success then cannot be measured in a single run.
-        """
+        """Return the class [C] int64 that samples of each class shall be mistaken for, -1 for none; None if the attack
+        has no such target, and its success cannot be measured in a single run."""
         return None
 
 
@@ -180,14 +176,10 @@ class UploadAttack(Attack):
     def forge_upload(
         self, honest: Record, received: Record, colluding: Sequence[Record], round_: AttackRound
     ) -> Record:
-        """Return the upload that is sent instead of the honest one.
+        """Return the upload that is sent instead of `honest`, that of the honest training.
 
-        Args:
-            honest: the upload of the honest training.
-            received: the payload that the client got.
-            colluding: the honest uploads of all bad participants, or only its own.
-            round_: as for `forge_change`.
-        """
+        received: the payload that the client got. colluding: the honest uploads of all bad participants, or only its
+        own."""
         return {
             name: self._forge_value(
                 value,

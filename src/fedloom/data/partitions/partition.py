@@ -147,13 +147,7 @@ Shares = NDArray[np.float64]
 
 
 def shuffled_classes(labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
-    """Return the samples of each class in random order: C arrays of rows, int64.
-
-    Args:
-        labels: [n], int64.
-        num_classes: C.
-        rng: shuffles.
-    """
+    """Return the samples of each class in random order: `num_classes` arrays of rows, int64. labels: [n], int64."""
     order = rng.permutation(len(labels))
     # A stable sort by label keeps the random order within each class, with one permutation for all classes.
     order = order[np.argsort(labels[order], kind="stable")]

@@ -53,10 +53,8 @@ skew = SKEWS.register
 
 
 def derive_streams(skews: Sequence[Skew], streams: Streams) -> list[Streams]:
-    """Return a root of randomness for each skew, from its name and how many of that name came before.
-
-    A skew thus draws the same numbers whatever other skews are added or removed.
-    """
+    """Return a root of randomness for each of the skews, from its name and how many of that name came before: a skew
+    draws the same numbers whatever other skews are added or removed."""
     occurrences: Counter[str] = Counter()
     roots = []
     for skew in skews:
@@ -70,17 +68,9 @@ Change = Callable[[Dataset, Indices], Tensor]
 
 
 def change_samples(name: str, scenario: Scenario, change: Change, part: Literal["x", "y"] = "x") -> Scenario:
-    """Return the scenario with training, validation and test samples changed by their client.
-
-    Samples without an owner should stay unchanged. Raises `ConfigError`, with the skew's name, if a test sample has two
-    clients.
-
-    Args:
-        name: name of the skew.
-        scenario: the scenario before the skew.
-        change: returns the new samples x, or the new labels y if `part` says so.
-        part: what `change` returns.
-    """
+    """Return the scenario with training, validation and test samples changed by their client; `change` returns the new
+    samples x, or the new labels y if `part` says so. Raises `ConfigError`, with the skew's name, if a test sample has
+    two clients."""
     owner = np.full(len(scenario.train_set), -1, np.int64)
     for views in (scenario.train, scenario.val):
         owner[views.order] = views.holders()

@@ -77,10 +77,8 @@ class ParsedSplits:
 
 
 def checked_splits(parsed: ParsedSplits) -> Splits:
-    """Check both parts, and add notes on oddities.
-
-    Raises `DataError` as `checked` does, and if only one part is bytes or sample shapes differ.
-    """
+    """Check both parts, and add notes on oddities. Raises `DataError` as `checked` does, and if only one part is bytes
+    or sample shapes differ."""
     train, test = (
         replace(
             checked(
@@ -215,12 +213,9 @@ class ImageSource(CachedSource):
         return self.normalised(_splits_of_entry(entry), entry.meta["moments"])
 
     def normalised(self, splits: Splits, moments: Any) -> Splits:
-        """Set the mean and standard deviation that the key `normalise` names.
-
-        Args:
-            splits: the sets with stored pixels; both get the same figures.
-            moments: see `training_moments`; None leaves sets without channels as they are.
-        """
+        """Set the mean and standard deviation that the key `normalise` names, the same for both splits, in stored
+        units. moments: those of the training set (`training_moments`); None leaves sets without channels as they
+        are."""
         if moments is None:
             return splits
         brightest = 255.0 if splits.train.x.dtype == torch.uint8 else 1.0

@@ -47,10 +47,8 @@ CLASSES = tuple(sorted(name for names in SUPERCLASSES.values() for name in names
 
 
 def coarse_labels(classes: Sequence[str]) -> list[int]:
-    """Return the superclass (0 .. 19) of each of the 100 classes, in their order.
-
-    Classes called "0" .. "99" are the official fine labels. Raises `DataError` unless the classes are CIFAR-100's.
-    """
+    """Return the superclass (0 .. 19) of each of the 100 classes, in their order; "0" .. "99" are the official fine
+    labels. Raises `DataError` unless the classes are CIFAR-100's."""
     names = CLASSES if list(classes) == [str(label) for label in range(100)] else classes
     superclass_of = {name: label for label, members in enumerate(SUPERCLASSES.values()) for name in members}
     if len(names) != len(CLASSES):

@@ -22,10 +22,8 @@ BARE_PARTS = {(part, "") for part in ("train", "val", "test")}
 
 
 def part_of(folder: str) -> tuple[str, str] | None:
-    """Return the part that a folder's name stands for (train, val or test) and the remaining words.
-
-    "seg_train" gives ("train", "seg"). None for a name of no part, or of several.
-    """
+    """Return the part that a folder's name stands for (train, val or test) and the remaining words: "seg_train" gives
+    ("train", "seg"). None for a name of no part, or of several."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|[\W_]+", " ", folder).casefold()
     parts, other_words = [], []
     for word in spaced.split():
@@ -39,11 +37,9 @@ def part_of(folder: str) -> tuple[str, str] | None:
 
 
 def find_parts(folders: Sequence[str], top: str, origin: str) -> dict[str, str]:
-    """Return the folder of each part if there are matching training and test (or validation) folders; else {}.
-
-    Numbers must agree ("train_1", "test_1"), unless no pair of folders agrees ("train2017", "val2014"). folders: names
-    below the folder `top`. Raises `DataError`, with the set as origin, for two folders of one part.
-    """
+    """Return the folder of each part if there are training and test (or validation) folders below `top` whose numbers
+    agree ("train_1", "test_1"), or no pair agrees ("train2017", "val2014"); else {}. Raises `DataError`, with the set
+    as origin, for two folders of one part."""
     for ignored in ("", r"\d"):
         folders_by_words: dict[str, dict[str, list[str]]] = {}
         for folder in folders:
@@ -66,11 +62,8 @@ def find_parts(folders: Sequence[str], top: str, origin: str) -> dict[str, str]:
 
 
 def refuse_unclear_parts(folders: Sequence[str], below: Sequence[str], top: str, origin: str) -> None:
-    """Raise `DataError` if all folders are parts, but one part is missing or their names belong to different sets.
-
-    A class may be called "train" if it holds pictures, as the other classes do. below: pictures relative to `top`, the
-    folder around `folders`.
-    """
+    """Raise `DataError` if all folders are parts, but one part is missing or their names belong to different sets. A
+    class may be called "train" if it holds pictures. below: pictures relative to `top`, the folder around `folders`."""
     matches = [part_of(folder) for folder in folders]
     parts = {match[0] for match in matches if match is not None}
     if all(matches) and "train" in parts and len(parts) > 1:
@@ -88,11 +81,9 @@ def refuse_unclear_parts(folders: Sequence[str], below: Sequence[str], top: str,
 
 
 def find_parts_below_classes(below: Sequence[str], top: str, origin: str) -> dict[str, str]:
-    """Return the part of each folder name if every class folder holds training and test folders; else {}.
-
-    below: pictures relative to `top`, the folder around the class folders. Raises `DataError`, with the set as origin,
-    if only some pictures lie in such folders, and if these hold class folders themselves.
-    """
+    """Return the part of each folder name if every class folder holds training and test folders; else {}. Raises
+    `DataError`, with the set as origin, if only some pictures (`below` the folder `top`) lie in such folders, and if
+    these hold class folders themselves."""
     parts: dict[str, str] = {}
     subfolders: dict[str, set[str]] = {}
     picture_outside = ""

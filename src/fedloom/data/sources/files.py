@@ -100,10 +100,8 @@ class Files:
         self.path = path
 
     def names(self) -> list[str]:
-        """List all names, sorted, without hidden files, pipes and devices.
-
-        Raises `DataError` for a folder that cannot be read, and for a link back to a folder around it.
-        """
+        """List all names, sorted, without hidden files, pipes and devices. Raises `DataError` for a folder that cannot
+        be read, and for a link back to a folder around it."""
         return sorted(self._walk()[0])
 
     def notes(self) -> tuple[str, ...]:
@@ -269,11 +267,8 @@ class _Tar(_Archive):
 
 
 def open_files(path: Path) -> Files:
-    """Open a folder, .zip or .tar(.gz, .xz, .bz2).
-
-    Raises `DataError` for other files, for damaged and encrypted archives, and for archives with members that lead
-    outside their folder or share a name.
-    """
+    """Open a folder, .zip or .tar(.gz, .xz, .bz2). Raises `DataError` for other files, for damaged and encrypted
+    archives, and for archives with members that lead outside their folder or share a name."""
     if path.is_dir():
         return Files(path)
     if path.suffix.lower() == ".zip":
@@ -326,11 +321,8 @@ def search_path(kind: str, path: Path | None) -> Path:
 
 
 def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], publisher: str) -> Path:
-    """Find the folder or archive of the set `kind`: `path` itself if it is a file, else the first of `layouts` below it
-    (or, without a path, below the data folder).
-
-    layouts: pairs as for `has_layout`. Raises `DataError` that names the expected files and the publisher.
-    """
+    """Find the folder or archive of the set `kind`: `path` itself if it is a file, else the first of `layouts` (see
+    `has_layout`) below it or the data folder. Raises `DataError` that names the expected files and the publisher."""
     root = search_path(kind, path)
     if root.is_file():
         return root

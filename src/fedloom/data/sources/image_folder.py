@@ -56,11 +56,9 @@ def parse_class_folders(
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
 ) -> ParsedSplits:
-    """Make a set from class folders, see `find_class_folders` (also for `classes`) and `decode_parts` (size, channels).
-
-    The training set is shuffled: its first samples are a fair sample of the whole. Where `files` have no test part, it
-    is `test_share` of each class (seed 0).
-    """
+    """Make a set from class folders of files, see `find_class_folders` (also for `classes`) and `decode_parts` (size,
+    channels). The training set is shuffled: its first samples are a fair sample of the whole. Without a test part, that
+    is `test_share` of each class (seed 0)."""
     origin = str(files.path)
     listed = find_class_folders(files.names(), classes, origin)
     rng = np.random.default_rng(0)

@@ -109,10 +109,8 @@ class Nodes(Source):
         return Dataset(stored, y, self.classes, *self._scale(), features=self.features or ())
 
     def as_agreed(self, data: Dataset, origin: str) -> Dataset:
-        """Return `data` as the federation has agreed: its class ids, its features in its order, its scale.
-
-        Raises `DataError`, with `origin`, for other values, shapes, columns and classes.
-        """
+        """Return `data` as the federation has agreed: its class ids, its features in its order, its scale. Raises
+        `DataError`, with `origin`, for other values, shapes, columns and classes."""
         stored = {torch.uint8: "bytes", torch.float32: "numbers"}.get(data.x.dtype, "token ids")
         if stored != self.values:
             raise DataError(f"{origin}: samples are {stored}, those of the federation {self.values} (scenario.values)")

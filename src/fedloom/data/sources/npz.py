@@ -84,11 +84,9 @@ def channels_first(x: np.ndarray, allocate: Allocator | None = None, name: str =
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Tell whether samples of this shape are [h, w, c] (or [d, h, w, c]) rather than [c, h, w].
-
-    The channel axis is the one end of length 1 or 3; failing that, an end whose other two sides are equal (32 x 32 x 8)
-    or at least twice as long. Unclear shapes are taken as [c, h, w]; see `layout_notes`.
-    """
+    """Tell whether samples of this shape are [h, w, c] (or [d, h, w, c]) rather than [c, h, w]: the channels are the
+    one end of length 1 or 3, else one whose other two sides are equal (32 x 32 x 8) or at least twice as long. Unclear
+    shapes are taken as [c, h, w]; see `layout_notes`."""
     return _ends(shape) == (False, True)
 
 

@@ -92,11 +92,9 @@ _MODES = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "RGBA": "RGBA", "P": "RGBA
 def read_pixels(
     raw: bytes, label: str, channels: int | None, notes: PictureNotes, size: int | None = None
 ) -> np.ndarray:
-    """Return the pixels in the bytes of a picture file, as `image_pixels` does.
-
-    Raises `DataError` naming `label` for `raw` bytes that are no picture of a format in `SUFFIXES`, that are damaged,
-    or that hold more than 64 million pixels. channels, notes, size: as there.
-    """
+    """Return the pixels in the bytes of a picture file, as `image_pixels` does (also for channels, notes, size). Raises
+    `DataError` naming `label` for `raw` bytes that are no picture of a format in `SUFFIXES`, that are damaged, or that
+    hold more than 64 million pixels."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -134,20 +132,12 @@ def image_pixels(
 ) -> np.ndarray:
     """Return the pixels of a picture, [h, w] or [h, w, 3], turned as its EXIF orientation says.
 
-    Pixels are uint8 from 0 to 255, or float32 from 0 to 255 where the picture has 12 or 16 bits, to keep all
-    levels. Palettes become their colours. Transparency is dropped, unless the whole drawing is in it: a picture
-    of a single colour is laid over white, or over black if its colour is light.
-
-    Args:
-        image: the opened picture.
-        label: its name in messages.
-        channels: 1 for grey [h, w], 3 for colour; None keeps grey pictures grey and makes all others colour.
-        notes: counts oddities.
-        size: resized bilinearly to size x size; None keeps its size.
-        lower_bytes: the lower bytes of colours with 16 bits, where `image` has the upper ones.
-
-    Raises `DataError` for 32-bit pictures, whose range no format states.
-    """
+    Pixels are uint8, or float32 where the picture has 12 or 16 bits, from 0 to 255. Palettes become their colours.
+    Transparency is dropped, unless the whole drawing is in it: a picture of a single colour is laid over white, or over
+    black if its colour is light. channels: 1 for grey, 3 for colour; None makes all but grey pictures colour. size:
+    resized bilinearly to size x size; None keeps its size. lower_bytes: the lower bytes of colours with 16 bits, where
+    `image` has the upper ones. label, notes: names it, and counts oddities. Raises `DataError` for 32-bit pictures,
+    whose range no format states."""
     from PIL import Image
 
     notes.total += 1

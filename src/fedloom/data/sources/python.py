@@ -204,12 +204,9 @@ def _refuse_missing_owners(ids: Sequence[np.ndarray | None], owners: Sequence[st
 
 
 def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, origin: str) -> list[ParsedSamples]:
-    """Split samples into a training and a test part.
-
-    The test part is a share in (0, 1) of each of the `classes` (number), or of each owner's samples where they are
-    owned. whole: all samples of the set `origin`. Raises `DataError` for a share outside (0, 1), labels of another
-    length, and owners with too few samples.
-    """
+    """Split the samples `whole` of the set `origin` into a training and a test part: a share in (0, 1) of each of the
+    `classes` (number), or of each owner's samples where they are owned. Raises `DataError` for a share outside (0, 1),
+    labels of another length, and owners with too few samples."""
     if not 0 < share < 1:
         raise DataError(f"{origin}: test_share = {share}; need a share in (0, 1)")
     for kind, values in (("labels", whole.y), ("domain ids", whole.domain)):

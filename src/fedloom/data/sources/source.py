@@ -136,16 +136,9 @@ def first_rows(rows: Rows, count: int | None, domain: str) -> Rows:
 def stratified_split(
     labels: np.ndarray, share: float, rng: np.random.Generator, origin: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row numbers of a training and a test part, shuffled: ceil(share * n) rows are test.
-
-    Each class gives its share, rounded by largest remainder.
-
-    Args:
-        labels: [n], integers.
-        share: share of the test part, in (0, 1).
-        rng: draws and shuffles.
-        origin: name of the set in messages. Raises `DataError` if a part would be empty.
-    """
+    """Return the row numbers of a training and a test part, shuffled: ceil(share * n) rows are test, of each class its
+    share, rounded by largest remainder. labels: [n], integers. Raises `DataError`, with the set as origin, if a part is
+    empty."""
     present, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
     total = math.ceil(share * len(labels) - 1e-9)
     if not 0 < total < len(labels):

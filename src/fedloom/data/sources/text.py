@@ -174,11 +174,9 @@ Rows = list[tuple[str, str]]
 def read_tsv(
     files: Files, train: str, test: str, *, separator: str = "\t", classes: Sequence[str] | None = None
 ) -> tuple[Texts, Texts, tuple[str, ...]]:
-    """Read both parts of a set, and the names of its classes.
-
-    files, train, test: the folder or archive, and names of files in it. separator: between label and text of a line.
-    classes: names in the order of their ids; None takes the training labels, in numerical order if all are integers.
-    """
+    """Read both parts (names `train` and `test` of files) of a set, and its class names. separator: between label and
+    text. classes: names in the order of their ids; None takes the training labels, in numerical order if all are
+    integers."""
     rows = [_rows(files, name, separator) for name in (train, test)]
     words_of = [[label for label, _ in part] for part in rows]
     ids, class_names = named_ids(words_of, [files.display_name(name) for name in (train, test)], classes)

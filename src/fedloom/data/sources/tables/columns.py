@@ -205,10 +205,8 @@ def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
 
 
 def read_texts(values: pa.ChunkedArray, name: str, path: Path, cell_format: CellFormat) -> Column:
-    """Read the column `name` as words without spaces around them, even if all are numbers in the file's cell_format.
-
-    Raises `DataError` for long texts, line breaks and control characters.
-    """
+    """Read the values of the column `name` as words without spaces around them, even if all are numbers in the file's
+    cell_format. Raises `DataError` for long texts, line breaks and control characters."""
     import pyarrow as pa
 
     encoded = values.cast(pa.large_string()).combine_chunks().dictionary_encode()

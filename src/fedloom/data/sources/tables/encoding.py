@@ -39,16 +39,9 @@ def encoded(
 ) -> tuple[np.ndarray, list[str], int]:
     """Return features [n, d], float32, a note on cells with words outside the vocabulary, and how many these are.
 
-    Args:
-        columns: the columns by name.
-        rows: numbers of the rows [n], int64.
-        words: the vocabulary.
-        path: the file, for messages.
-        origin: name of the training file.
-        other_file: whether the rows are of another file than the vocabulary.
-
-    Raises `DataError` for a column of another kind than `words` says, and for one that another file spells otherwise.
-    """
+    rows: their numbers [n], int64. words: the vocabulary. path: the file, for messages. origin: the training file.
+    other_file: whether the rows are of another one. Raises `DataError` for columns of another kind than `words` says,
+    and for one that another file spells otherwise."""
     width = sum(max(1, len(column_words)) for column_words in words.values())
     require_memory(4 * len(rows) * width, origin)
     x, offset = np.zeros((len(rows), width), np.float32), 0
@@ -80,11 +73,8 @@ def encoded(
 
 
 def label_ids(columns: Sequence[Column], paths: Sequence[Path]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Return class ids [n] of each file (training first), and the names of the classes. `columns` lack no values.
-
-    Classes are matched by name: 1 in one file, 1.0 or the text "1" in the other are one class. Raises `DataError` for
-    measurements. paths: the files.
-    """
+    """Return class ids [n] of each file (training first), and the names of the classes, which match by name: 1, 1.0 and
+    the text "1" are one class. columns: without missing values. Raises `DataError` for measurements, with the paths."""
     for column, path in zip(columns, paths, strict=True):
         if column.words is None and column.values.dtype.kind == "f" and not column.is_whole():
             _refuse_measurement(column, path, "labels have dtype float64, and ")
@@ -111,10 +101,8 @@ def _refuse_measurement(column: Column, path: Path, also: str) -> None:
 
 
 def merge_names(numbers: Column, texts: Column, cell_format: CellFormat) -> bool:
-    """Tell whether names that a file writes in several ways, as 01 and 1, become one number.
-
-    numbers, texts: the same cells, read as numbers and as they are written in the cell_format.
-    """
+    """Tell whether names that a file writes in several ways, as 01 and 1, become one number. numbers, texts: the same
+    cells, read as numbers and as they are written in the cell_format."""
     rows = np.flatnonzero(~(numbers.is_missing | texts.is_missing))
     codes, first = np.unique(texts.values[rows], return_index=True)
     values: dict[str, int | float] = {}
@@ -134,11 +122,9 @@ def as_texts(column: Column) -> Column:
 
 
 def as_known(texts: Column, vocabulary: Collection[str], cell_format: CellFormat) -> Column:
-    """Return a column whose words are spelled as in the vocabulary, if they are known; other words stay.
-
-    If all known words are numbers, words are matched by value (01 is 1), else by their spelling, since 01 and 1 may be
-    two names. texts: the cells as they are written in the cell_format.
-    """
+    """Return the cells (texts, as written in the cell_format) with known words spelled as in the vocabulary. If all
+    known words are numbers, words are matched by value (01 is 1), else by their spelling, since 01 and 1 may be two
+    names."""
     are_numbers = not cell_format.typed and all(_number_name(word, CellFormat()) == word for word in vocabulary)
     words = texts.words or ()
     names = [_known_name(word, vocabulary, are_numbers, cell_format) for word in words]

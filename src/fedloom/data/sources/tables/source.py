@@ -179,10 +179,8 @@ class TableSource(Source):
         }
 
     def names(self, files: Sequence[TableFile], tables: Sequence[Mapping[str, Column]]) -> list[dict[str, Column]]:
-        """Return columns of names in each file: words in place of numbers that merge two names, as 01 and 1.
-
-        tables: the columns of each of the files as they were read.
-        """
+        """Return columns of names in each file: words in place of numbers that merge two names, as 01 and 1. tables:
+        the columns of each of the files as they were read."""
         numeric = [name for name in tables[0] if all(table[name].is_numeric() for table in tables)]
         texts = [self.texts(file, numeric) for file in files]
         merged = {

@@ -82,12 +82,9 @@ class TableFile:
 
 
 def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: Collection[str] | None) -> TableFile:
-    """Read a CSV file with a header.
-
-    separator, encoding, decimal: as in the source `csv`. missing: cells that stand for missing numbers, next to empty
-    ones; None takes pyarrow's (NA, NaN, null, ...). Raises `DataError`, one line, for a file that is compressed, in
-    another encoding, without a header, with rows of different lengths, or with a quote that is never closed.
-    """
+    """Read a CSV file with a header; separator, encoding, decimal as in the source `csv`. missing: cells that stand for
+    missing numbers, next to empty ones; None takes pyarrow's. Raises `DataError` for a file that is compressed, in
+    another encoding, without a header, with rows of different lengths, or with a quote that is never closed."""
     import pyarrow as pa
     from pyarrow import csv
 

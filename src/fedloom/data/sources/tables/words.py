@@ -63,11 +63,9 @@ def word_kind(word: str, cell_format: CellFormat) -> str:
 
 
 def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[str]:
-    """Return notes on a column of words that becomes categories.
-
-    Raises `DataError` if most cells are numbers (in the file's cell_format or another) or dates, or if there are nearly
-    as many words as rows, which would become one feature each. The line shows such a cell and the key that reads it.
-    """
+    """Return notes on a column of words that becomes categories. Raises `DataError`, with such a cell and the key that
+    reads it, if most cells are numbers (in the file's cell_format or another) or dates, or if there are nearly as many
+    words as rows, which would become one feature each."""
     counts = column.counts()
     cells = sum(counts.values())
     words: dict[str, list[str]] = {}
@@ -244,14 +242,8 @@ def _determines(values: np.ndarray, groups: np.ndarray) -> bool:
 def grouped_digits(
     columns: Mapping[str, Column], texts: Callable[[Sequence[str]], Mapping[str, Column]], decimal: str, origin: str
 ) -> list[str]:
-    """Return a sentence on each column whose decimal mark seems to separate thousands: 2.893 next to 788.
-
-    Args:
-        columns: the features that were read with this decimal mark.
-        texts: returns columns by name as they are written.
-        decimal: "." or ",".
-        origin: the file.
-    """
+    """Return a sentence on each column of the file `origin` whose decimal mark ("." or ",") seems to separate
+    thousands: 2.893 next to 788. texts: returns columns by name as they are written."""
     names = [name for name, column in columns.items() if column.is_numeric() and _may_be_thousands(column)]
     mark = "," if decimal == "." else "."
     sentences = []
