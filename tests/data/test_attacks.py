@@ -9,8 +9,7 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
-from fedloom.data.attacks import ATTACKS
-from fedloom.data.attacks.attack import AttackRound, published_z
+from fedloom.data.attacks import ATTACKS, AttackRound, published_z
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from support import dataset

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
-from fedloom.data.attacks.attack import Attack
+from fedloom.data.attacks import Attack
 from fedloom.data.dataset import Dataset, channel_moments, sets_digest
 from fedloom.data.newcomers import HeldOut, LeftOutDomain, without_newcomers
 from fedloom.data.partitions.natural import Natural

@@ -19,7 +19,7 @@ from fedloom.data.dataset import DIGITS, Dataset, add_array, add_metadata, add_s
 from fedloom.data.views import Indices, Views, evenly_spaced
 
 if TYPE_CHECKING:
-    from fedloom.data.attacks.attack import Attack
+    from fedloom.data.attacks import Attack
 
 
 TestRows = Literal["official", "train", "train+test"]

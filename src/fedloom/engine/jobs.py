@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, ServerError
 from fedloom.core.records import Record, get_number, wire_size
-from fedloom.data.attacks import UploadAttack
-from fedloom.data.attacks.attack import AttackRound
+from fedloom.data.attacks import AttackRound, UploadAttack
 from fedloom.data.augment import Augmentation
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metric import MetricStates

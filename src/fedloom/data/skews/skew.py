@@ -79,9 +79,13 @@ def change_samples(name: str, scenario: Scenario, change: Change, part: Literal[
         raise ConfigError(f"skew {name}: some test samples belong to several clients; they cannot look like each's")
     return replace(
         scenario,
-        train_set=replace(scenario.train_set, **{part: change(scenario.train_set, owner)}),
-        test_set=replace(scenario.test_set, **{part: change(scenario.test_set, test_owner)}),
+        train_set=_with(scenario.train_set, part, change(scenario.train_set, owner)),
+        test_set=_with(scenario.test_set, part, change(scenario.test_set, test_owner)),
     )
+
+
+def _with(data: Dataset, part: Literal["x", "y"], changed: Tensor) -> Dataset:
+    return replace(data, x=changed) if part == "x" else replace(data, y=changed)
 
 
 def require_images(name: str, data: Dataset) -> None:

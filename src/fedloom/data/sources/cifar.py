@@ -13,7 +13,7 @@ from fedloom.core.errors import DataError, suggest_name
 from fedloom.data.dataset import Dataset
 from fedloom.data.sources.cached import Allocator, Normalise, ParsedSamples, ParsedSplits, training_moments
 from fedloom.data.sources.files import Files, has_layout, search_path
-from fedloom.data.sources.image_folder import parse_class_folders
+from fedloom.data.sources.image_folders import parse_class_folders
 from fedloom.data.sources.npz import PublishedImages
 from fedloom.data.sources.source import Splits, source
 from fedloom.data.views import Indices

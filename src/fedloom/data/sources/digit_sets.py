@@ -14,7 +14,7 @@ from fedloom.core.errors import DataError
 from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
 from fedloom.data.sources.class_folders import LabelledFiles
 from fedloom.data.sources.files import Files, package_folder
-from fedloom.data.sources.image_folder import decode_parts
+from fedloom.data.sources.image_folders import decode_parts
 from fedloom.data.sources.npz import PublishedImages
 from fedloom.data.sources.source import source
 

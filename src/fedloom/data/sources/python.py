@@ -1,19 +1,21 @@
-"""Data that are in memory already: arrays, torch datasets, one dataset a client."""
+"""Data that Python code passes: arrays, torch datasets, one dataset a client."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
 from fedloom.data.labels import as_string_array, class_ids, missing_marks, sorted_words
 from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Normalise, ParsedSamples
+from fedloom.data.sources.hf import from_huggingface
 from fedloom.data.sources.npz import ArrayLike, as_array, channels_first, index_notes, layout_notes
 from fedloom.data.sources.pixels import WHITE, PictureNotes
-from fedloom.data.sources.source import Splits, configure_source, stratified_split
+from fedloom.data.sources.source import Source, Splits, configure_source, source, stratified_split
 from fedloom.data.views import Views
 
 
@@ -293,3 +295,42 @@ def _looks(x: np.ndarray, y: np.ndarray) -> str:
     """Return the shape and dtype that the samples of all sets must share."""
     kind = {"i": "whole", "u": "whole", "U": "words as"}.get(y.dtype.kind, str(y.dtype))
     return f"{'bytes' if x.dtype == np.uint8 else 'numbers'} of shape {x.shape[1:]} with {kind} labels"
+
+
+_SUPPORTED_DATA = (
+    "the name of a source, a pair of arrays (x, y), a torch Dataset of (sample, label), a list of such datasets (one a "
+    "client), a Hugging Face Dataset, or the result of fedloom.data.from_arrays and its like"
+)
+
+
+def splits_from(data: Any) -> Splits:
+    """Recognise the data passed to `fedloom.scenario` by their type. Raises `DataError` for unsupported types."""
+    if isinstance(data, Splits):
+        return data
+    if type(data).__module__.partition(".")[0] == "datasets":
+        return from_huggingface(data)
+    if is_pair(data):
+        return from_arrays(*data)
+    if isinstance(data, list) and data and (is_pair(data[0]) or _is_dataset(data[0])):
+        return from_clients(data)
+    if isinstance(data, list) or _is_dataset(data):
+        return from_torch(data)
+    raise DataError(f"fl.scenario: cannot read a {type(data).__name__} as data; need {_SUPPORTED_DATA}")
+
+
+def _is_dataset(data: Any) -> bool:
+    """Whether `data` is indexed by row, as a torch Dataset is; texts, arrays and tables are not counted."""
+    by_row = hasattr(data, "__getitem__") and not hasattr(data, "keys") and not hasattr(data, "shape")
+    return by_row and not isinstance(data, Sequence)
+
+
+@source("given")
+class InMemory(Source):
+    """A `Scenario` made in Python and passed to `fedloom.run`. It cannot be read again from its config."""
+
+    digest: str = Field(description="Fingerprint of the scenario; a run folder can only be resumed with the same data.")
+
+    def load(self) -> Splits:
+        raise DataError(
+            "source given: this run used a scenario made in Python; pass the same scenario to fedloom.run to resume it"
+        )
