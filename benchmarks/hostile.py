@@ -15,7 +15,7 @@ import functools
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.flower import remote
-from fedloom.flower.bounds import NormBounds
+from fedloom.flower.checks import References
 from fedloom.flower.node import Node
 from fedloom.flower.server import serve
 from fedloom.flower.transport import InProcessTransport
@@ -215,22 +215,22 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 }
 
 
-class Measured(NormBounds):
+class Measured(References):
     """The bounds of a federation, which also note how near the largest honest upload came to them."""
 
-    nearest = 0.0  # the largest ratio to the reference, over spread and relative number of samples
+    nearest: ClassVar[float] = 0.0  # the largest ratio to the reference, over spread and relative number of samples
 
-    def judge(self, items: Any, samples: Any, sends: Any) -> dict[int, Any]:
-        excesses = super().judge(items, samples, sends)
+    def excesses(self, norms: Any, samples: Any, sends: Any, max_ratio: float) -> dict[int, tuple[float, str]]:
+        excesses = super().excesses(norms, samples, sends, max_ratio)
         tiny = 1e-9
-        for excess in NormBounds(tiny, dict(self.references)).judge(items, samples, sends).values():
-            Measured.nearest = max(Measured.nearest, tiny * excess.ratio / excess.limit)
+        for times, _ in References(items=self.items).excesses(norms, samples, sends, tiny).values():
+            Measured.nearest = max(Measured.nearest, tiny * times)
         return excesses
 
 
 def honest(method: str, name: str, rounds: int) -> dict[str, Any]:
     """Measure an honest run with default bounds: the refusals, and the size of the largest upload."""
-    remote.NormBounds = Measured  # type: ignore[misc]
+    remote.References = Measured  # type: ignore[misc]
     Measured.nearest = 0.0
     plain = config_of(method, rounds, 1)
     scenario = {"source": "digits", "clients": 10, "val": 0.0, **SCENARIOS[name]}

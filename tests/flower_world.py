@@ -8,7 +8,7 @@ import pytest
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import nodes_of_scenario
 from fedloom.flower.transport import InProcessTransport
-from fedloom.flower.wire import Message, Request, read
+from fedloom.flower.wire import JoinReply, Message, Request, read
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue import abilities
 from fedloom.runs.callbacks import Callback
@@ -61,7 +61,7 @@ class Faulty(InProcessTransport):
 
     in_process = False  # as over a network: anybody with a key may join
 
-    def __init__(self, nodes, fault) -> None:
+    def __init__(self, nodes, fault=lambda request, answer: answer) -> None:
         super().__init__(nodes)
         self._fault = fault
         self.gone: set[int] = set()
@@ -80,6 +80,18 @@ class Faulty(InProcessTransport):
                 if answer is not None:
                     return [(name, answer)]
         return []
+
+
+def forged(do, client, change, rounds=range(1, 100)):
+    """A fault: answers of one client to one kind of request become `change(request, answer)`."""
+
+    def fault(request, answer):
+        if request.do != do or (do != "join" and request.round not in rounds):
+            return answer
+        asked = read(answer, JoinReply).client if do == "join" else request.client
+        return change(request, answer) if asked == client else answer
+
+    return fault
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from fedloom.cli.app import app
-from fedloom.flower.processes import executable
+from fedloom.flower.up import executable
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 UNITS = sorted(FOLDER.glob("*.service"))

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from fedloom import __version__
-from fedloom.flower.processes import ChildProcesses, free_ports
 from fedloom.flower.status import read_status
+from fedloom.flower.up import ChildProcesses, free_ports
 from fedloom.results.result import Result
 from flower_world import listens
 from typed_commands import Typed, block_of, commands_of

@@ -15,17 +15,17 @@ from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
 from fedloom.flower.wire import JoinReply, MessageError, read
 from fedloom.runs.run import run
-from flower_world import Faulty, Notes, config_of
+from flower_world import Faulty, Notes, config_of, forged
 
 KEYS = ["SHA256:" + message * 43 for message in "abcd"]
 TOKENS = [digit * 16 for digit in "0123"]
 
 
 class Keyed(Faulty):
-    """Nodes with keys. keys: fingerprints by node; without a word of `fault`, answers come as they are."""
+    """Nodes with keys. keys: fingerprints by node."""
 
-    def __init__(self, nodes, keys, fault=lambda request, answer: answer):
-        super().__init__(nodes, fault)
+    def __init__(self, nodes, keys=KEYS):
+        super().__init__(nodes)
         self._keys = keys
 
     def key_of(self, node):
@@ -177,9 +177,8 @@ def test_a_fingerprint_is_that_of_ssh(tmp_path):
 def test_a_seat_whose_node_is_away_cannot_be_taken(nodes_of, tmp_path):
     """Node 2's key is started with partition-id=1 while node 1 is away: the fault of the issue."""
     config = config_of(rounds=3)
-    nodes, keys = nodes_of(config), dict(enumerate(KEYS))
     thief = nodes_of(config, tmp_path / "thief")[1]
-    transport = Keyed({**nodes, 9: thief}, {**keys, 9: KEYS[2]})
+    transport = Keyed({**nodes_of(config), 9: thief}, {**dict(enumerate(KEYS)), 9: KEYS[2]})
     transport.gone = {9}
     notes = Notes(lambda round_: transport.gone.update({1, 2} - {9}) or transport.gone.discard(9))
     result = serve(config, transport, out=tmp_path / "run", callbacks=[notes])
@@ -194,8 +193,7 @@ def test_a_seat_whose_node_is_away_cannot_be_taken(nodes_of, tmp_path):
 def test_a_wiped_disk_comes_back_once_it_is_admitted(nodes_of, tmp_path, capsys):
     """Another token with the same key: the state is lost, and the administrator knows."""
     config, out = config_of("scaffold", rounds=4, evaluation={"every": 4}), tmp_path / "run"
-    nodes, states = nodes_of(config), tmp_path / "states"
-    transport = Keyed(nodes, dict(enumerate(KEYS)))
+    transport, states = Keyed(nodes_of(config)), tmp_path / "states"
 
     def after(round_):
         if round_ == 1:
@@ -226,18 +224,17 @@ def test_a_server_that_starts_again_knows_its_clients(nodes_of, tmp_path):
         raise Killed
 
     with pytest.raises(Killed):
-        serve(config, Keyed(nodes_of(config), dict(enumerate(KEYS))), out=out, callbacks=[Notes(dies)])
-    nodes = nodes_of(config)
-    notes, swapped = Notes(), [KEYS[0], KEYS[2], KEYS[1], KEYS[3]]
+        serve(config, Keyed(nodes_of(config)), out=out, callbacks=[Notes(dies)])
+    notes = Notes()
     config_ = config.model_copy(update={"flower": config.flower.model_copy(update={"join_timeout": 0.2})})
-    serve(config_, Keyed(nodes, dict(enumerate(swapped))), out=out, callbacks=[notes])
+    serve(config_, Keyed(nodes_of(config), [KEYS[0], KEYS[2], KEYS[1], KEYS[3]]), out=out, callbacks=[notes])
     told = [text.split(":")[0] for text in notes.texts if text.startswith("node ")]
     assert told == ["node 1 is left out", "node 2 is left out"]
 
 
 def test_an_honest_run_with_keys_is_that_of_the_simulation(nodes_of, tmp_path):
     config = config_of()
-    result = serve(config, Keyed(nodes_of(config), dict(enumerate(KEYS))), out=tmp_path / "run")
+    result = serve(config, Keyed(nodes_of(config)), out=tmp_path / "run")
     run(config, out=tmp_path / "simulated")
     last = "checkpoint/round-000003/server.safetensors"
     assert (tmp_path / "run" / last).read_bytes() == (tmp_path / "simulated" / last).read_bytes()
@@ -248,31 +245,25 @@ def test_an_honest_run_with_keys_is_that_of_the_simulation(nodes_of, tmp_path):
 
 def test_a_token_of_another_client_takes_no_seat(nodes_of, tmp_path):
     """A node that answers with a token of the right form that is not its client's."""
-    config = config_of()
-
-    def forged(request, answer):
-        if request.do != "join" or read(answer, JoinReply).client != 1:
-            return answer
-        samples = len(config.scenario.build(config.seed).train[0])
-        return read(answer, JoinReply).model_copy(update={"client": 0, "samples": samples}).to_message()
-
-    notes = Notes()
-    config = config_of(flower={"join_timeout": 0.3})
-    serve(config, Faulty(nodes_of(config), forged), out=tmp_path / "run", callbacks=[notes])
+    config, notes = config_of(flower={"join_timeout": 0.3}), Notes()
+    claims = {"client": 0, "samples": len(config.scenario.build(config.seed).train[0])}
+    fault = forged("join", 1, lambda _, answer: read(answer, JoinReply).model_copy(update=claims).to_message())
+    serve(config, Faulty(nodes_of(config), fault), out=tmp_path / "run", callbacks=[notes])
     (line,) = [text for text in notes.texts if text.startswith("node 1 ")]
     assert "it joins as client 0 from another disk" in line
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
 def test_admit_names_what_is_wrong(tmp_path, capsys):
-    code, _, err = call(capsys, "flower", "admit", str(tmp_path), "--client", "1")
-    assert (code, err) == (
-        2, f"error: {tmp_path}: it has no {FILE}; name the folder of a run over Flower, on its server\n",
-    )  # fmt: skip
+    words = ("flower", "admit", str(tmp_path), "--client", "1")
+    says = f"error: {tmp_path}: it has no {FILE}; name the folder of a run over Flower, on its server\n"
+    assert call(capsys, *words) == (2, "", says)
     begun(tmp_path)
-    code, _, err = call(capsys, "flower", "admit", str(tmp_path), "--client", "1", "--key", "secret")
-    assert code == 2
-    assert "need SHA256:... as `ssh-keygen -lf` prints it, or a public key's file" in err
+    (tmp_path / "bad.pub").write_text("ssh-rsa nonsense")
+    for key in ("secret", "", str(tmp_path), str(tmp_path / "bad.pub")):
+        code, _, err = call(capsys, *words, "--key", key)
+        assert code == 2
+        assert "need SHA256:... as `ssh-keygen -lf` prints it, or a public key's file" in err
     admit(tmp_path, 2, KEYS[2])
     with pytest.raises(ConfigError, match="is that of client 2; each client needs a different key"):
         admit(tmp_path, 1, KEYS[2])

@@ -1,13 +1,20 @@
-"""Facts of answers against the jobs that asked for them."""
+"""Facts of replies against the jobs that asked for them, sizes of uploads against each other, and new server states."""
 
 import math
+import re
 
 import pytest
+import torch
 
+from fedloom.core.errors import RunFolderError
+from fedloom.core.tables import ClassTable
 from fedloom.evaluation.metric import MetricStates
 from fedloom.evaluation.metrics import Accuracy, Loss
-from fedloom.flower.checks import check_scored, check_trained, shares_too_large
+from fedloom.flower.checks import References, UploadNorm, check_scored, check_trained, shares_too_large, upload_norms
 from fedloom.flower.wire import EvalReply, MessageError, Note, PlainStates, TrainReply, read
+from fedloom.methods import METHODS
+from fedloom.methods.contract.spec import Sent
+from fedloom.nets.net import Role
 
 TRAINED = TrainReply(
     run="ab", client=1, round=2, steps=10, samples=100, seconds=0.5, terms={"ce": 1.0, "near": 0.1},
@@ -16,30 +23,23 @@ TRAINED = TrainReply(
 EXAMPLE = MetricStates(1, {"accuracy": Accuracy(1, 1), "loss": Loss(0.5, 1)})
 
 
-def result_of(correct=5, total=10, loss_sum=3.0):
+def check(measured=True, **facts):
+    check_trained(TRAINED.model_copy(update=facts), measured, 100, {"ce", "near"}, passes=1.0)
+
+
+def states_of(correct=5, total=10, loss_sum=3.0):
     states = {"accuracy": {"correct": correct, "total": total}, "loss": {"value_sum": loss_sum, "total": total}}
     return PlainStates(total=total, states=states)
 
 
-SCORED = EvalReply(run="ab", client=1, round=2, tested={"personal": result_of()}, samples=0)
-
-
-def trained(**facts):
-    return TRAINED.model_copy(update=facts)
-
-
-def check(answer, measured=True):
-    check_trained(answer, measured, 100, {"ce", "near"}, passes=1.0)
-
-
-def check_tested(reply):
-    return check_scored(reply.tested, reply.samples, ["personal"], EXAMPLE, 10, 100)
+def check_tested(**tested):
+    return check_scored(tested, 0, ["personal"], EXAMPLE, 10, 100)
 
 
 def test_an_honest_answer_passes():
-    check(TRAINED)
-    check(trained(norms={}), measured=False)
-    check_tested(SCORED)
+    check()
+    check(norms={}, measured=False)
+    check_tested(personal=states_of())
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,7 @@ def test_an_honest_answer_passes():
         ({"norms": {"ce": 1.0, "far": 1.0}}, "reports the norm 'far'"),
         ({"norms": {"near": 1.0}}, "gradient norms without 'ce'"),
         ({"norms": {"ce": -1.0}}, "or below 0"),
+        ({"measured": False}, "does not measure them"),
         ({"terms": {"ce": 1e305}}, r"reports 'ce' = 1e\+305; numbers are 1e\+100 at most"),
         ({"terms": {"ce": -1e300}, "norms": {"ce": 1.0}}, r"reports 'ce' = -1e\+300"),
         ({"notes": [Note(code="engine.x", message="x", figure=f) for f in (1e300, 1.0)]}, "reports 'engine.x' = 1e"),
@@ -60,52 +61,39 @@ def test_an_honest_answer_passes():
 )
 def test_what_a_job_cannot_have_given_is_refused(facts, says):
     with pytest.raises(MessageError, match=says):
-        check(trained(**facts))
+        check(**facts)
 
 
-def test_norms_that_nobody_asked_for_are_refused():
-    with pytest.raises(MessageError, match="does not measure them"):
-        check(TRAINED, measured=False)
+def with_states(**states):
+    return {"personal": PlainStates(total=10, states=states_of().states | states)}
 
 
 @pytest.mark.parametrize(
-    ("results", "says"),
+    ("tested", "says"),
     [
         ({}, "results of nothing; asked for personal"),
-        ({"personal": (5, 10), "global": (5, 10)}, "asked for personal"),
-        ({"personal": (5, 20)}, "tested on 20 samples; the client has 10"),
+        ({"personal": states_of(), "global": states_of()}, "asked for personal"),
+        ({"personal": states_of(5, 20)}, "tested on 20 samples; the client has 10"),
+        (with_states(accuracy={"correct": 11, "total": 10}), "11 of 10 samples cannot be correct"),
+        (with_states(accuracy={"correct": "5", "total": 10}), "accuracy.correct: need int"),
+        (with_states(more={}), "states of accuracy, loss, more"),
+        (with_states(loss={"value_sum": 1.0, "total": [[1]]}), "loss.total: need int"),
     ],
 )
-def test_results_that_were_not_asked_for_are_refused(results, says):
-    made = {name: result_of(correct, total) for name, (correct, total) in results.items()}
+def test_results_of_tests_that_cannot_be_are_refused(tested, says):
     with pytest.raises(MessageError, match=says):
-        check_tested(SCORED.model_copy(update={"tested": made}))
-
-
-@pytest.mark.parametrize(
-    ("states", "says"),
-    [
-        ({"accuracy": {"correct": 11, "total": 10}}, "11 of 10 samples cannot be correct"),
-        ({"accuracy": {"correct": "5", "total": 10}}, "accuracy.correct: need int"),
-        ({"accuracy": {"correct": 5, "total": 10}, "more": {}}, "states of accuracy, loss, more"),
-        ({"loss": {"value_sum": 1.0, "total": [[1]]}}, "loss.total: need int"),
-    ],
-)
-def test_states_that_cannot_be_are_refused(states, says):
-    result = PlainStates(total=10, states=result_of().states | states)
-    with pytest.raises(MessageError, match=says):
-        check_tested(SCORED.model_copy(update={"tested": {"personal": result}}))
+        check_tested(**tested)
 
 
 def test_losses_that_are_not_finite_travel():
     """An honest node whose training diverges must be able to say so."""
     terms = {"ce": math.nan, "near": math.inf}
-    back = read(trained(terms=terms).to_message(), TrainReply)
+    back = read(TRAINED.model_copy(update={"terms": terms}).to_message(), TrainReply)
     assert math.isnan(back.terms["ce"])
     assert back.terms["near"] == math.inf
-    result = result_of(0, 10, math.nan)
-    back = read(SCORED.model_copy(update={"tested": {"personal": result}}).to_message(), EvalReply)
-    assert math.isnan(check_tested(back)["personal"].value("loss"))
+    scored = EvalReply(run="ab", client=1, round=2, tested={"personal": states_of(0, 10, math.nan)}, samples=0)
+    tested = check_tested(**read(scored.to_message(), EvalReply).tested)
+    assert math.isnan(tested["personal"].value("loss"))
 
 
 def test_shares_by_hand():
@@ -119,11 +107,126 @@ def test_shares_by_hand():
     assert list(shares_too_large(equal | {9: 10**12, 8: 10**9}, "auto")) == [9, 8]
 
 
-def test_four_clients_are_bounded_as_well():
+def test_shares_of_few_clients():
     """2 / sqrt(4) would be everything; 95 % is what three others of 100 leave to one of 5,700."""
     assert not shares_too_large({0: 100, 1: 100, 2: 100, 3: 5700}, "auto")
     assert list(shares_too_large({0: 100, 1: 100, 2: 100, 3: 5800}, "auto")) == [3]
-
-
-def test_three_clients_may_claim_what_they_want():
     assert not shares_too_large({0: 1, 1: 1, 2: 10**9}, "auto")
+
+
+# -- sizes of uploads --------------------------------------------------------------------------------------------------
+SENDS = {"model": Sent(), "step": Sent(form="change"), "prototypes": Sent(per_client=True), "wide": Sent(spread=3.0)}
+ROLES = {"w": Role.BODY, "head.w": Role.HEAD}
+
+
+def norms(upload, sent=None):
+    return {item.label: item.norm for item in upload_norms(upload, sent or {}, SENDS, ROLES)}
+
+
+def test_trees_are_measured_by_their_change_and_everything_else_as_it_is():
+    upload = {"model": {"w": torch.tensor([4.0, 1.0]), "head.w": torch.tensor([[2.0]]), "count": torch.tensor(7)}}
+    sent = {"model": {"w": torch.tensor([1.0, -3.0]), "head.w": torch.tensor([[5.0]]), "count": torch.tensor(1)}}
+    assert norms(upload, sent) == {"the change of the body of model": 5.0, "the change of the head of model": 3.0}
+    step = {"step": {"w": torch.tensor([3.0, 4.0])}}
+    assert norms(step, step) == {"the body of step": 5.0}  # a change already
+    table = ClassTable(torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]]), torch.tensor([True, False, True]))
+    upload = {"prototypes": table, "scale": torch.tensor([6.0, 8.0]), "loss": -0.5, "samples": 9, "name": "x"}
+    assert norms(upload) == {"row 0 of prototypes": 5.0, "row 2 of prototypes": 2.0, "scale": 10.0, "loss": 0.5}
+
+
+def refused(lengths, ratio=5.0, key="model", samples=None, references=None):
+    """The clients, numbered in order, whose uploads of these lengths are refused, with the reasons."""
+    items = {client: [UploadNorm(key, key, norm)] for client, norm in enumerate(lengths)}
+    samples = samples or dict.fromkeys(items, 10)
+    found = (references or References()).excesses(items, samples, SENDS, ratio)
+    return {client: reason for client, (_, reason) in found.items()}
+
+
+def test_an_upload_is_refused_by_its_ratio_to_the_median():
+    """Lengths 1, 2, 3, 4 and 16: the median is 3, five times that 15. Twice the samples allow twice as much."""
+    lengths = [1.0, 2.0, 3.0, 4.0, 16.0]
+    too_large = "model is 5.33 times as large as the median client's, and at most 5 times is allowed (flower.max_ratio)"
+    assert refused(lengths) == {4: too_large}
+    assert not refused(lengths, samples=dict.fromkeys(range(4), 10) | {4: 20})
+    assert not refused([1.0, 1.0, 1e9])  # three uploads bound nobody
+    assert list(refused([1.0] * 4 + [math.inf])) == [4]
+    # A method may say that honest uploads lie further apart.
+    assert not refused([1.0, 1.0, 1.0, 1.0, 14.0], key="wide")
+    assert refused([1.0, 1.0, 1.0, 1.0, 14.0], ratio=4.0, key="wide")
+
+
+def test_the_reference_is_the_largest_median_so_far():
+    usual = References()
+    assert not refused([10.0] * 4, references=usual)
+    assert not refused([0.1] * 3 + [40.0], references=usual)  # 400 times the others, 4 times what was usual
+    assert usual.items == {"model": 10.0}
+    assert refused([51.0], references=usual)  # alone, against what was usual
+
+
+@pytest.mark.parametrize(
+    ("method", "refused"), [("fedsc", {3}), ("fedsc+dp", set()), ("fedsc+servermomentum+dp", set())]
+)
+def test_private_uploads_are_not_compared(method, refused):
+    """Before the noise, one client's size would decide whether another one counts."""
+    sends = METHODS.get(method).configured("sound", {}).spec.sends
+    sizes = {client: 1.0 if client < 3 else 1000.0 for client in range(4)}
+    keys = ("model/body/change", "model/head/change", "prototypes/rows")
+    norms = {client: [UploadNorm(key, key, size) for key in keys] for client, size in sizes.items()}
+    assert References().excesses(norms, dict.fromkeys(sizes, 10), sends, 5.0).keys() == refused
+
+
+def test_a_client_that_claims_all_rows_does_not_move_the_median():
+    """Rows are compared with the median over clients of each client's own median, not over rows."""
+    honest = {k: [UploadNorm("prototypes/rows", f"row {k} of prototypes", 1.0)] for k in range(4)}
+    hostile = [UploadNorm("prototypes/rows", f"row {k} of prototypes", 100.0) for k in range(10)]
+    assert list(References().excesses(honest | {4: hostile}, dict.fromkeys(range(5), 10), SENDS, 5.0)) == [4]
+
+
+# -- new states of the server ------------------------------------------------------------------------------------------
+def state(weight, row=0.0):
+    table = ClassTable(torch.tensor([[row], [0.0]]), torch.tensor([True, False]))
+    return {"model": {"w": torch.tensor([weight]), "count": torch.tensor(3)}, "prototypes": table, "scale": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [
+        (state(float("nan")), "the server's model would not be finite"),
+        (state(1.0, float("inf")), "the server's prototypes would not be finite"),
+        (state(1e38), "the server's model would reach 1e\\+38"),
+        (state(1.0, 2e9), "the server's prototypes would reach 2e\\+09"),
+        ({**state(1.0), "scale": float("nan")}, "the server's scale would not be finite"),
+    ],
+)
+def test_a_state_that_clients_cannot_use_is_refused(after, says):
+    references = References()
+    assert re.search(says, references.fault(state(0.0), after))
+    assert not references.steps
+
+
+def test_a_state_that_moves_far_further_than_before_is_refused():
+    """Steps of 1 and 2 are good; 101 is more than 50 times 2, and 99 is not."""
+    guard = References()
+    assert guard.fault(state(0.0), state(1.0)) is None
+    assert guard.fault(state(1.0), state(3.0)) is None
+    assert "the server's model would change 50.5 times as far" in str(guard.fault(state(3.0), state(104.0)))
+    assert guard.fault(state(3.0), state(102.0)) is None
+
+
+def test_the_largest_upload_is_measured_by_what_is_usual():
+    guard = References(items={"model": 10.0, "rows": 0.1})
+    assert guard.size([UploadNorm("model", "model", 20.0), UploadNorm("rows", "row 1", 0.5)]) == 5.0
+    assert guard.size([]) == 0.0
+
+
+def test_what_is_usual_outlives_the_server(tmp_path):
+    references = References(items={"model/body/change": 0.5}, steps={"model": 2.0})
+    references.write(tmp_path)
+    assert References.read(tmp_path) == references
+
+
+@pytest.mark.parametrize("value", ["{", "NaN", "Infinity", "-1.0", "null", '"x"'])
+def test_references_that_bound_nothing_are_refused(tmp_path, value):
+    (tmp_path / References.FILE).write_text(f'{{"items": {{"model": {value}}}, "steps": {{}}}}')
+    with pytest.raises(RunFolderError, match="damaged; delete it, and the run continues"):
+        References.read(tmp_path)

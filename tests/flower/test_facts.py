@@ -4,13 +4,12 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-import torch
 from pydantic import ValidationError
 
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob, NewcomerResult
 from fedloom.evaluation.metric import MetricStates
 from fedloom.flower import wire
-from fedloom.flower.wire import MessageError, Note, Request, TrainReply, read, reply_with, request_for
+from fedloom.flower.wire import MessageError, Note, Request, TrainReply, read, reply_with
 from fedloom.methods.contract.contexts import Diagnostic
 
 ELSEWHERE = {"ctx", "indices", "state", "payload", "server", "upload"}  # on one side only, or the body of a message
@@ -76,4 +75,4 @@ def test_the_bounds_of_nested_facts():
     with pytest.raises(ValidationError, match="samples"):
         reply_with(EvalResult(1, {}, 2**41), Request(**TRAIN))
     with pytest.raises(ValidationError, match="split"):
-        request_for(EvalJob(None, {}, {}, torch.arange(1), "all"), run="a", fingerprint="f", version="1")
+        wire.EvalRequest(**{**TRAIN, "do": "test"}, split="all", protocol=None)

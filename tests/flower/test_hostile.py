@@ -13,10 +13,10 @@ from benchmarks import hostile
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
-from fedloom.flower.wire import Message, Request, TrainReply, read
+from fedloom.flower.wire import Message, TrainReply, read
 from fedloom.runs.run import run
 from fedloom.runs.storage.checkpoint import rewind
-from flower_world import Faulty, Notes, config_of, nodes_of  # noqa: F401
+from flower_world import Faulty, Notes, config_of, forged
 from support import same_bits
 
 METHODS = ["fedavg", "fedsc", "fedproto"]
@@ -74,13 +74,8 @@ def test_an_honest_federation_refuses_nobody_and_has_the_bits_of_the_simulation(
 
 def forging(change, client=3, rounds=range(1, 99)):
     """A fault: one client's uploads of some rounds changed by `change(record)`."""
-
-    def fault(request: Request, answer: Message) -> Message:
-        if (request.do, request.client) != ("train", client) or request.round not in rounds:
-            return answer
-        return Message(answer.facts, to_bytes(change(from_bytes(answer.body))))
-
-    return fault
+    body = lambda _, answer: Message(answer.facts, to_bytes(change(from_bytes(answer.body))))  # noqa: E731
+    return forged("train", client, body, rounds)
 
 
 def huge(record):
@@ -92,7 +87,7 @@ def three_clients(**flower):
     return config_of(scenario={"source": "digits", "partition": "iid", "clients": 3, "val": 0.0}, flower=flower)
 
 
-def test_with_three_clients_the_state_is_tested(nodes_of):  # noqa: F811
+def test_with_three_clients_the_state_is_tested(nodes_of):
     """No median says anything there, and one upload of 1e38 would make every later loss infinite."""
     few, notes = three_clients(), Notes()
     result = serve(few, Faulty(nodes_of(few), forging(huge, client=1, rounds=[1])), callbacks=[notes])
@@ -101,48 +96,37 @@ def test_with_three_clients_the_state_is_tested(nodes_of):  # noqa: F811
     assert [row["value"] for row in result.rows if row["name"] == "participants"] == [2, 3, 3]
 
 
-def test_a_state_that_cannot_be_kept_ends_the_run_and_leaves_the_last_one(nodes_of, tmp_path):  # noqa: F811
+def test_a_state_that_cannot_be_kept_ends_the_run_and_leaves_the_last_one(nodes_of, tmp_path):
     few = three_clients(min_clients=3)
     with pytest.raises(FederationError, match="the state before this round is kept"):
         serve(few, Faulty(nodes_of(few), forging(huge, client=1, rounds=[2])), out=tmp_path / "run")
-    result = serve(few, Faulty(nodes_of(few), lambda request, answer: answer), out=tmp_path / "run")
+    result = serve(few, Faulty(nodes_of(few)), out=tmp_path / "run")
     simulated = run(few, out=tmp_path / "simulated")
     assert result.numbers["checkpoint_sha256"] == simulated.numbers["checkpoint_sha256"]
 
 
-def test_a_run_goes_back_to_before_it_was_spoiled(nodes_of, tmp_path):  # noqa: F811
+def test_a_run_goes_back_to_before_it_was_spoiled(nodes_of, tmp_path):
     """A server without bounds takes in what one node sends; the administrator goes back and turns them on."""
     loose = config_of(rounds=4, flower={"max_ratio": None})
     doubled = forging(lambda record: {**record, "model": {k: 3 * t for k, t in record["model"].items()}}, rounds=[3])
     serve(loose, Faulty(nodes_of(loose), doubled), out=tmp_path / "run")
     rewind(tmp_path / "run", 2)
-    honest_transport = Faulty(nodes_of(loose), lambda request, answer: answer)
-    again = serve(config_of(rounds=4), honest_transport, out=tmp_path / "run")
+    again = serve(config_of(rounds=4), Faulty(nodes_of(loose)), out=tmp_path / "run")
     assert again.numbers["accuracy"] == run(config_of(rounds=4)).numbers["accuracy"]
 
 
-def test_a_loss_that_is_not_finite_is_reported_as_in_the_simulation(nodes_of):  # noqa: F811
+def test_a_loss_that_is_not_finite_is_reported_as_in_the_simulation(nodes_of):
     def diverged(request, answer):
-        if (request.do, request.client, request.round) != ("train", 2, 2):
-            return answer
         trained = read(answer, TrainReply)
         return trained.model_copy(update={"terms": dict.fromkeys(trained.terms, math.nan)}).to_message(answer.body)
 
-    result = serve(config_of(), Faulty(nodes_of(config_of()), diverged))
+    result = serve(config_of(), Faulty(nodes_of(config_of()), forged("train", 2, diverged, rounds=[2])))
     assert any("diverged: in round 2 the losses of 1 of 4" in text for text in result.numbers["degenerate"])
 
 
 @pytest.mark.parametrize("claimed", [10**6, 10**12, 1])
-def test_a_count_that_the_server_knows_is_checked_and_not_capped(nodes_of, claimed):  # noqa: F811
-    def claims(request, answer):
-        is_hostile = request.do == "join" and read_client(answer) == 3
-        return hostile.claims(answer, "join", claimed) if is_hostile else answer
-
-    def read_client(answer):
-        from fedloom.flower.wire import JoinReply
-
-        return read(answer, JoinReply).client
-
+def test_a_count_that_the_server_knows_is_checked_and_not_capped(nodes_of, claimed):
+    claims = forged("join", 3, lambda _, answer: hostile.claims(answer, "join", claimed))
     notes = Notes()
     quick = config_of(flower={"join_timeout": 0.2})
     result = serve(quick, Faulty(nodes_of(quick), claims), callbacks=[notes])

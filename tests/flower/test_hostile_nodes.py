@@ -7,32 +7,21 @@ import pytest
 import torch
 
 from command_line import call
+from fedloom._version import __version__
 from fedloom.core.errors import ClientError
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.in_process import run_in_process
-from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdentity
+from fedloom.flower.node_registry import FederationError, NodeRegistry
 from fedloom.flower.server import serve
 from fedloom.flower.status import StatusWriter, read_status
-from fedloom.flower.wire import MAX_FACTS, ErrorReply, JoinReply, Message, TrainReply, read
+from fedloom.flower.wire import MAX_FACTS, ErrorReply, JoinRequest, Message, TrainReply, read
 from fedloom.results.report import write_report
 from fedloom.runs.run import run
-from flower_world import Faulty, Notes, config_of
+from flower_world import Faulty, Notes, config_of, forged
 from support import same_bits
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07\u202e\nerror: all is well"
-
-
-def forged(do, client, change, rounds=(1, 2, 3)):
-    """Answers of one client to one kind of order, changed."""
-
-    def fault(request, answer):
-        if request.do != do or (do != "join" and request.round not in rounds):
-            return answer
-        asked = read(answer, JoinReply).client if do == "join" else request.client
-        return change(request, answer) if asked == client else answer
-
-    return fault
 
 
 def facts(**changes):
@@ -98,7 +87,7 @@ UPLOADS = {
     "not finite": (lambda request, answer: with_bias(answer, math.nan), "head.bias: not all numbers are finite"),
     "too long": (lambda request, answer: with_bias(answer, 0.0, 10_000_000), "at most"),
     "an excuse with control characters": (
-        lambda request, answer: ErrorReply(run=request.run, client=1, round=2, error=CLEAR).to_message(),
+        lambda request, answer: failed(request, error=CLEAR),
         r"\x1b[2J",
     ),
 }
@@ -117,10 +106,16 @@ def test_an_upload_of_nonsense_costs_its_node_the_round(case, nodes_of):
     assert same_bits(result.memory.weights[3].server, expected.memory.weights[3].server)
 
 
+def failed(request, **facts):
+    """An error of client 1, whatever the bounds allow."""
+    facts = {"kind": "failed", "run": request.run, "client": request.client, "round": request.round, **facts}
+    return Message(json.dumps(facts))
+
+
 def test_an_answer_that_comes_twice_counts_once(nodes_of):
     """Also one to join, and one whose name nobody asked for."""
     config = config_of()
-    transport = Faulty(nodes_of(config), lambda request, answer: answer)
+    transport = Faulty(nodes_of(config))
     receive = transport.receive
 
     def twice(names):
@@ -134,7 +129,7 @@ def test_an_answer_that_comes_twice_counts_once(nodes_of):
 
 def test_a_node_that_joins_again_and_again_is_one_client(nodes_of):
     config = config_of()
-    transport, flips = Faulty(nodes_of(config), lambda request, answer: answer), iter(range(10**6))
+    transport, flips = Faulty(nodes_of(config)), iter(range(10**6))
     nodes = transport.nodes
     transport.nodes = lambda: nodes() - ({1} if next(flips) % 2 else set())  # it is there at every second look
     config = config_of(flower={"round_timeout": 5.0, "min_clients": 4})
@@ -145,25 +140,18 @@ def test_a_node_that_joins_again_and_again_is_one_client(nodes_of):
 
 def test_a_traceback_of_a_node_is_bounded_and_cannot_act(nodes_of, capsys):
     """The run ends with it where no client may fail; its text is shown and not obeyed."""
-    config = config_of(flower={"max_failures": 0})
-    told = f"Traceback{CLEAR}" + "x" * 60_000
-
-    def fails(request, answer):
-        return ErrorReply(run=request.run, client=1, round=request.round, error=CLEAR, raised=told).to_message()
-
-    transport, notes = Faulty(nodes_of(config), forged("train", 1, fails)), Notes()
+    config, notes = config_of(flower={"max_failures": 0}), Notes()
+    error = {"error": CLEAR, "raised": f"Traceback{CLEAR}" + "x" * 60_000}
+    transport = Faulty(nodes_of(config), forged("train", 1, lambda request, _: failed(request, **error)))
     with pytest.raises(ClientError):
         serve(config, transport, callbacks=[notes])
     assert all(text.isprintable() for text in notes.texts)
 
 
 def test_a_traceback_without_end_is_no_message(nodes_of):
-    def fails(request, answer):
-        facts = {"kind": "failed", "run": request.run, "client": 1, "round": request.round, "error": "e" * 10**6}
-        return Message(json.dumps(facts | {"raised": "x" * 10**6}))
-
     config, notes = config_of(), Notes()
-    serve(config, Faulty(nodes_of(config), forged("train", 1, fails)), callbacks=[notes])
+    fails = forged("train", 1, lambda request, _: failed(request, error="e" * 10**6, raised="x" * 10**6))
+    serve(config, Faulty(nodes_of(config), fails), callbacks=[notes])
     refused = [text for text in notes.texts if "is refused: a message of " in text]
     assert len(refused) == 3
     assert max(map(len, notes.texts)) < 500
@@ -200,13 +188,18 @@ class Crowd:
                 yield name, "Flower: error 1"
 
 
+def registry_of(config, transport, board):
+    identity = JoinRequest(run="ab", fingerprint=config.fingerprint(), version=__version__)
+    scenario = config.scenario.build(config.seed)
+    return NodeRegistry(transport, identity, scenario, board, lambda text: None, NodeBindings(None))
+
+
 def test_thousands_of_strangers_are_asked_in_parts_and_seldom_again(nodes_of, tmp_path, monkeypatch):
-    config, notes = config_of(), []
+    config = config_of()
     transport = Crowd(nodes_of(config), 5000)
     board = StatusWriter(config, tmp_path)
     board.begin("ab", 0)
-    run, scenario = RunIdentity("ab", config.fingerprint()), config.scenario.build(config.seed)
-    registry = NodeRegistry(transport, run, scenario, board, notes.append, NodeBindings(None))
+    registry = registry_of(config, transport, board)
     looks = 0
     while len(transport.asked) < 5004:
         registry.poll()
@@ -225,8 +218,7 @@ def test_a_node_that_is_left_out_is_asked_again_after_growing_pauses(nodes_of, t
     config, clock = config_of(), [0.0]
     monkeypatch.setattr("fedloom.flower.node_registry.time.monotonic", lambda: clock[0])
     transport = Crowd({}, 1)
-    run, scenario, board = RunIdentity("ab", "f"), config.scenario.build(config.seed), StatusWriter(config, None)
-    registry = NodeRegistry(transport, run, scenario, board, lambda text: None, NodeBindings(None))
+    registry = registry_of(config, transport, StatusWriter(config, None))
     times = []
     for second in range(3600):
         clock[0] = float(second)
@@ -258,7 +250,7 @@ def test_no_page_terminal_or_status_obeys_a_nodes_text(nodes_of, tmp_path, capsy
         if request.do == "train" and request.client == 1:
             return facts(notes=[note])(request, answer)
         if request.do == "train" and request.client == 2:
-            return ErrorReply(run=request.run, client=2, round=request.round, error=CLEAR).to_message()
+            return failed(request, error=CLEAR)
         return answer
 
     result = serve(config, Faulty(nodes_of(config), fault), out=out)

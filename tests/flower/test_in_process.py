@@ -13,7 +13,7 @@ from fedloom.flower.status import read_status
 from fedloom.flower.wire import ErrorReply, JoinReply, Message, MessageError, read
 from fedloom.runs.run import run
 from fedloom.runs.storage.run_folder import RunFolder
-from flower_world import DEALT, Faulty, Notes, config_of, settings_of
+from flower_world import DEALT, Faulty, Notes, config_of, forged, settings_of
 from support import FEDERATED, same_bits, sampled
 
 WRAPPED = [
@@ -94,8 +94,8 @@ def test_a_server_that_starts_again_goes_on_with_the_same_bits(method, nodes_of,
             raise Killed
 
     with pytest.raises(Killed):
-        serve(config, Faulty(nodes, lambda request, answer: answer), out=tmp_path / "run", callbacks=[Notes(dies)])
-    transport = Faulty(nodes_of(config), lambda request, answer: answer)  # nodes that started again, too
+        serve(config, Faulty(nodes), out=tmp_path / "run", callbacks=[Notes(dies)])
+    transport = Faulty(nodes_of(config))  # nodes that started again, too
     result = serve(config, transport, out=tmp_path / "run")
     assert {request.round for request in transport.requests if request.do == "train"} == {3}
     whole = run(config, out=tmp_path / "simulation")
@@ -107,7 +107,7 @@ def test_a_server_that_starts_again_goes_on_with_the_same_bits(method, nodes_of,
 def test_a_server_killed_before_its_summary_has_the_whole_result(nodes_of, tmp_path, monkeypatch):
     """Training is done and saved; what its last test found beside the scores is asked for once more."""
     config = config_of("fedper", evaluation={"every": 1, "protocol": "personal/local"})
-    transport = Faulty(nodes_of(config), lambda request, answer: answer)
+    transport = Faulty(nodes_of(config))
     whole = serve(config, transport, out=tmp_path / "whole")
 
     def dies(*_):
@@ -116,8 +116,8 @@ def test_a_server_killed_before_its_summary_has_the_whole_result(nodes_of, tmp_p
     with monkeypatch.context() as killed:
         killed.setattr(RunFolder, "write_parquet", dies)
         with pytest.raises(Killed):
-            serve(config, Faulty(nodes_of(config), lambda request, answer: answer), out=tmp_path / "run")
-    transport = Faulty(nodes_of(config), lambda request, answer: answer)
+            serve(config, Faulty(nodes_of(config)), out=tmp_path / "run")
+    transport = Faulty(nodes_of(config))
     result = serve(config, transport, out=tmp_path / "run")
     assert {request.do for request in transport.requests} == {"join", "test"}
     assert result.numbers["engine"] == "flower"
@@ -135,7 +135,7 @@ def test_a_name_that_is_none_is_refused(nodes_of, tmp_path, content):
     else:
         name.write_bytes(content)
     with pytest.raises(RunFolderError, match="flower-run: damaged, because a run's name has 16 hexadecimal digits"):
-        serve(config, Faulty(nodes_of(config), lambda request, answer: answer), out=tmp_path / "run")
+        serve(config, Faulty(nodes_of(config)), out=tmp_path / "run")
 
 
 def test_a_server_killed_before_its_checkpoint_repeats_the_round_from_the_states_before_it(nodes_of, tmp_path):
@@ -151,7 +151,7 @@ def test_a_server_killed_before_its_checkpoint_repeats_the_round_from_the_states
 
     with pytest.raises(Killed):
         serve(config, Faulty(nodes, dies), out=tmp_path / "run")
-    result = serve(config, Faulty(nodes_of(config), lambda request, answer: answer), out=tmp_path / "run")
+    result = serve(config, Faulty(nodes_of(config)), out=tmp_path / "run")
     assert result.numbers["accuracy"] == run(config).numbers["accuracy"]
 
 
@@ -173,7 +173,7 @@ def test_a_round_closes_without_a_client_that_does_not_answer(nodes_of):
 
 def test_a_node_that_is_away_is_left_out_and_taken_back(nodes_of):
     config = config_of(flower={"round_timeout": 5.0})
-    transport = Faulty(nodes_of(config), lambda request, answer: answer)
+    transport = Faulty(nodes_of(config))
     notes = Notes(lambda round_: transport.gone.add(1) if round_ == 1 else transport.gone.clear())
     serve(config, transport, callbacks=[notes])
     assert "continues without clients 1: their nodes are offline" in notes.texts
@@ -186,7 +186,7 @@ def test_an_exception_on_a_node_ends_the_run_with_its_traceback(nodes_of):
     nodes = nodes_of(config)
     nodes[1]._setup.method.end = None
     with pytest.raises(ClientError, match="client 1 failed in round 1") as caught:
-        serve(config, Faulty(nodes, lambda request, answer: answer))
+        serve(config, Faulty(nodes))
     assert "Traceback" in "".join(caught.value.__cause__.__notes__)
     assert caught.value.exit_code == 1
 
@@ -199,14 +199,11 @@ def test_as_many_clients_may_fail_as_max_failures_says(nodes_of, keys, ends):
     """By default one of four, unless all four are needed."""
     config = config_of(flower=keys)
 
-    def fails(request, answer):
-        if (request.do, request.client) != ("train", 3):
-            return answer
-        return ErrorReply(
-            run=request.run, client=3, round=request.round, error="no memory", raised="Traceback"
-        ).to_message()
+    def fails(request, _):
+        facts = {"run": request.run, "client": 3, "round": request.round}
+        return ErrorReply(**facts, error="no memory", raised="Traceback").to_message()
 
-    transport = Faulty(nodes_of(config), fails)
+    transport = Faulty(nodes_of(config), forged("train", 3, fails))
     if ends:
         with pytest.raises(ClientError, match="no memory"):
             serve(config, transport)
@@ -221,7 +218,7 @@ def test_a_lost_private_state_is_told_and_starts_anew(nodes_of, tmp_path):
         for file in (tmp_path / "states").glob("*/client-000002/round-*"):
             file.unlink()
 
-    result = serve(config, Faulty(nodes_of(config), lambda request, answer: answer), callbacks=[Notes(loses)])
+    result = serve(config, Faulty(nodes_of(config)), callbacks=[Notes(loses)])
     assert any(
         "private state of client 2 after round 1 is not on its disk" in text for text in result.numbers["degenerate"]
     )
@@ -232,11 +229,7 @@ def test_a_client_whose_order_was_lost_on_the_way_is_asked_once_more(nodes_of, t
     """As one whose node was killed and is back before the round closes; the bits are those of a run without loss."""
     config, lost = config_of("scaffold", rounds=2), iter([True] * times)
 
-    def loses(request, answer):
-        return (
-            "gone" if (request.do, request.client, request.round) == ("train", 1, 2) and next(lost, False) else answer
-        )
-
+    loses = forged("train", 1, lambda request, answer: "gone" if next(lost, False) else answer, rounds=[2])
     transport, notes = Faulty(nodes_of(config), loses), Notes()
     result = serve(config, transport, callbacks=[notes])
     asked = [
@@ -255,28 +248,26 @@ def test_a_node_with_another_config_is_left_out_and_told_why(nodes_of):
     nodes = nodes_of(config)
     nodes[2] = nodes_of(config_of(seed=1))[2]
     notes = Notes()
-    serve(config, Faulty(nodes, lambda request, answer: answer), callbacks=[notes])
+    serve(config, Faulty(nodes), callbacks=[notes])
     assert any(re.search("node 2 is left out: the server's config is .*, that of client 2 is", t) for t in notes.texts)
 
 
 def test_a_node_with_another_version_is_left_out(nodes_of, monkeypatch):
     config = config_of(flower={"join_timeout": 0.1})
     nodes = nodes_of(config)
-    monkeypatch.setattr("fedloom.flower.node_registry.__version__", "0.0.1")
+    monkeypatch.setattr("fedloom.flower.server.__version__", "0.0.1")
     with pytest.raises(FederationError, match="0 of 4 clients are online"):
-        serve(config, Faulty(nodes, lambda request, answer: answer))
+        serve(config, Faulty(nodes))
 
 
 @pytest.mark.parametrize(("seconds", "says"), [(420, "7.00 min ahead of"), (-400, "6.6"), (0, None), (4, None)])
 def test_a_node_with_a_wrong_clock_is_named_once_with_the_difference(seconds, says, nodes_of):
     def shifted(request, answer):
-        if request.do != "join":
-            return answer
         reply = read(answer, JoinReply)
-        return reply.model_copy(update={"clock": reply.clock + seconds * (reply.client == 1)}).to_message()
+        return reply.model_copy(update={"clock": reply.clock + seconds}).to_message()
 
     notes, config = Notes(), config_of(rounds=1, evaluation={"every": 1})
-    serve(config, Faulty(nodes_of(config), shifted), callbacks=[notes])
+    serve(config, Faulty(nodes_of(config), forged("join", 1, shifted)), callbacks=[notes])
     lines = [text for text in notes.texts if "clock" in text]
     assert len(lines) == (says is not None)
     assert all(line.startswith(f"client 1: its node's clock is {says}") for line in lines)
@@ -293,7 +284,7 @@ def test_a_clock_that_is_no_time_is_refused(clock):
 def test_a_second_node_with_one_client_id_is_left_out_and_the_run_goes_on(nodes_of, tmp_path):
     config, notes = config_of(), Notes()
     nodes = {**nodes_of(config), 7: nodes_of(config, tmp_path / "elsewhere")[1]}
-    result = serve(config, Faulty(nodes, lambda request, answer: answer), callbacks=[notes])
+    result = serve(config, Faulty(nodes), callbacks=[notes])
     (line,) = [text for text in notes.texts if "left out" in text]
     assert line.startswith("node 7 is left out: it joins as client 1 from another disk")
     assert result.numbers["accuracy"] == run(config).numbers["accuracy"]
@@ -304,5 +295,5 @@ def test_an_upload_too_far_from_what_was_sent_is_refused(nodes_of):
     notes = Notes()
     config = config_of(flower={"max_norm": 1e-6, "round_timeout": 1.0})
     with pytest.raises(FederationError, match="0 of 4 clients"):
-        serve(config, Faulty(nodes_of(config), lambda request, answer: answer), callbacks=[notes])
+        serve(config, Faulty(nodes_of(config)), callbacks=[notes])
     assert any("away from the payload; flower.max_norm = 1e-06" in text for text in notes.texts)

@@ -13,15 +13,15 @@ from rich.console import Console
 from fedloom.cli.terminal import print_result
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Views
+from fedloom.flower.exchange import ReplyReader
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import count_nodes, node_file, server_file
-from fedloom.flower.replies import ReplyReader
 from fedloom.flower.server import serve
 from fedloom.flower.transport import _TYPES
 from fedloom.flower.wire import Message, MessageError
 from fedloom.runs.run import run
-from flower_world import DEALT, Faulty, Notes, config_of
+from flower_world import DEALT, Faulty, Notes, config_of, forged
 from own_world import agreed_on_digits, of_nodes, patients_of_nodes, write_digits
 from support import same_bits, sampled
 
@@ -95,7 +95,7 @@ def test_newcomers_have_no_part_in_the_scale_of_a_table(tmp_path):
 
 
 # -- nodes that cannot be tested ---------------------------------------------------------------------------------------
-def served(config, tmp_path, fault, gone=()):
+def served(config, tmp_path, fault=lambda request, answer: answer, gone=()):
     """The result and notes of a run in which `fault(request, answer)` changes answers."""
     scenario = config.scenario.build(config.seed)
     first = Node(config, 0, tmp_path, scenario)
@@ -155,10 +155,7 @@ def test_a_newcomer_that_was_tested_on_nothing_is_refused(test_of_client_4):
 
 
 def test_a_newcomer_that_answers_nonsense_is_named_left_out_and_counted(tmp_path, capsys):
-    def fault(request, answer):
-        return Message("{}") if (request.do, request.client) == ("serve", 4) else answer
-
-    result, notes, _ = served(held_out(), tmp_path, fault)
+    result, notes, _ = served(held_out(), tmp_path, forged("serve", 4, lambda request, answer: Message("{}")))
     (line,) = [text for text in notes if "of client 4" in text]
     assert line.startswith("round 1: the test of client 4 is refused: no message of version 2")
     numbers = result.numbers["newcomers"]
@@ -174,14 +171,14 @@ def test_an_exception_at_a_newcomer_ends_no_run(tmp_path, monkeypatch):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("fedloom.flower.node.NewcomerService.tests", failing)
-    result, notes, _ = served(held_out(), tmp_path, lambda request, answer: answer)
+    result, notes, _ = served(held_out(), tmp_path)
     assert result.numbers["newcomers"]["not_tested"] == [1, 3]
     assert len([text for text in notes if "out of memory" in text]) == 2
 
 
 def test_a_newcomer_that_is_away_ends_no_run(tmp_path):
     config, began = held_out(flower={"join_timeout": 0.1, "round_timeout": 100}), time.monotonic()
-    result, notes, transport = served(config, tmp_path, lambda request, answer: answer, gone=(3, 4))
+    result, notes, transport = served(config, tmp_path, gone=(3, 4))
     assert time.monotonic() - began < 100  # nobody waits for nodes that are not there
     assert result.numbers["newcomers"]["not_tested"] == [1, 3]
     assert result.numbers["newcomers"]["tests"] == {}
@@ -191,7 +188,7 @@ def test_a_newcomer_that_is_away_ends_no_run(tmp_path):
 
 
 def test_newcomers_are_asked_to_join_and_to_be_tested_and_for_nothing_else(tmp_path):
-    _, notes, transport = served(held_out(), tmp_path, lambda request, answer: answer)
+    _, notes, transport = served(held_out(), tmp_path)
     asked = {(request.do, request.client) for request in transport.requests if request.client > 2}
     assert asked == {("serve", 3), ("serve", 4)}
     said = "nodes 0 to 2 train; nodes that never train, and are tested after the last round: 3, 4"
@@ -201,15 +198,9 @@ def test_newcomers_are_asked_to_join_and_to_be_tested_and_for_nothing_else(tmp_p
 
 @pytest.mark.parametrize(("client", "do"), [(4, "train"), (4, "test"), (0, "serve")])
 def test_a_node_refuses_what_its_client_has_no_part_in(client, do, tmp_path):
-    asked = []
-
-    def fault(request, answer):
-        asked.append(request)
-        return answer
-
     config = held_out()
-    served(config, tmp_path, fault)
-    request = next(request for request in asked if request.do == "serve")
+    _, _, transport = served(config, tmp_path)
+    request = next(request for request in transport.requests if request.do == "serve")
     other = request.model_copy(update={"client": client, "do": do})
     node = Node(config, client, tmp_path, config.scenario.build(config.seed))
     answer = node.answer(Message(other.model_dump_json()))
@@ -225,11 +216,7 @@ def test_a_newcomer_with_too_many_test_samples_is_left_out(tmp_path):
     own = of_nodes(config, **agreed_on_digits(there.train_set), held_out=[3, 4, 5, 6])
     nodes = {k: Node(own, k, tmp_path / "states", data=node_file(tmp_path, k)) for k in range(7)}
 
-    def fault(request, answer):
-        if request.do == "serve" and request.client == 4:
-            return Message(answer.facts.replace('"total":', '"total":999999'))
-        return answer
-
+    fault = forged("serve", 4, lambda _, answer: Message(answer.facts.replace('"total":', '"total":999999')))
     notes = Notes()
     result = serve(own, Faulty(nodes, fault), tests=server_file(tmp_path), callbacks=[notes])
     assert result.numbers["newcomers"]["not_tested"] == [4]

@@ -20,7 +20,7 @@ from fedloom.flower.server import serve
 from fedloom.flower.wire import JoinReply, Message, Request, read
 from fedloom.runs.config.sections import EvaluationConfig
 from fedloom.runs.run import run
-from flower_world import DEALT, Faulty, Notes, config_of
+from flower_world import DEALT, Faulty, Notes, config_of, forged
 from own_world import agreed_on_digits, digits_of_nodes, joined, of_nodes, patients_of_nodes, write_digits
 from support import same_bits
 
@@ -131,8 +131,8 @@ def test_a_server_that_starts_again_keeps_the_scale(tmp_path):
 
     out = tmp_path / "run"
     with pytest.raises(Stopped):
-        serve(own, Faulty(nodes(), lambda request, answer: answer), out=out, callbacks=[Notes(stops)])
-    transport = Faulty(nodes(), lambda request, answer: answer)
+        serve(own, Faulty(nodes()), out=out, callbacks=[Notes(stops)])
+    transport = Faulty(nodes())
     result = serve(own, transport, out=out)
     assert all(request.scale is not None for request in transport.requests)
     assert result.numbers["accuracy"] == run(config).numbers["accuracy"]
@@ -141,7 +141,7 @@ def test_a_server_that_starts_again_keeps_the_scale(tmp_path):
 def test_a_client_that_joins_late_counts_with_its_own_samples(tmp_path):
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, flower={"join_timeout": 0.1})
     nodes = {k: Node(own, k, tmp_path / "states", data=node_file(tmp_path, k)) for k in range(4)}
-    transport = Faulty(nodes, lambda request, answer: answer)
+    transport = Faulty(nodes)
     transport.gone = {1}
     result = serve(
         own, transport, tests=server_file(tmp_path), callbacks=[Notes(lambda round_: transport.gone.clear())]
@@ -176,12 +176,12 @@ def test_what_cannot_be_tested_is_refused_before_anything_is_asked(case, written
     protocol, said = REFUSED[case]
     own = written[1].model_copy(update={"evaluation": EvaluationConfig(protocol=protocol)})
     with pytest.raises(ConfigError, match=said):
-        serve(own, Faulty({}, None))
+        serve(own, Faulty({}))
 
 
 def test_a_config_that_describes_its_data_takes_no_files(tmp_path):
     with pytest.raises(ConfigError, match="unless it has `source: nodes`"):
-        serve(config_of(), Faulty({}, None), tests=tmp_path / "server.yaml")
+        serve(config_of(), Faulty({}), tests=tmp_path / "server.yaml")
     with pytest.raises(ConfigError, match=r"describes the data itself \(source: digits\)"):
         _ = Node(config_of(), 0, tmp_path, data=tmp_path / "node.yaml").scenario
 
@@ -252,7 +252,7 @@ def served(own, folder, callbacks=()):
             self._nodes = {k: Node(own, k, folder / "states", data=node_file(folder, k)) for k in clients}
             return super().receive(names)
 
-    transport = Fresh(dict.fromkeys(range(own.scenario.clients)), lambda request, answer: answer)
+    transport = Fresh(dict.fromkeys(range(own.scenario.clients)))
     return serve(own, transport, tests=server_file(folder), callbacks=callbacks)
 
 
@@ -291,11 +291,8 @@ def test_a_count_that_nobody_can_check_is_bounded(tmp_path, claimed):
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0)
     nodes = {client: Node(own, client, tmp_path / "states", data=node_file(tmp_path, client)) for client in range(4)}
 
-    def claims(request, answer):
-        if request.do != "join" or read(answer, JoinReply).client != 2:
-            return answer
-        return read(answer, JoinReply).model_copy(update={"samples": claimed}).to_message()
-
+    update = {"update": {"samples": claimed}}
+    claims = forged("join", 2, lambda _, answer: read(answer, JoinReply).model_copy(**update).to_message())
     notes = Notes()
     result = serve(own, Faulty(nodes, claims), tests=server_file(tmp_path), callbacks=[notes])
     assert any("client 2 is refused: it claims" in text and "flower.max_share" in text for text in notes.texts)
@@ -336,7 +333,7 @@ def test_a_count_of_a_client_that_joins_during_a_round_is_bounded(tmp_path):
 
 def test_a_node_joins_once_its_data_are_mended(tmp_path, monkeypatch):
     """It is asked again, and what is wrong is told once."""
-    monkeypatch.setattr("fedloom.flower.absences._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("fedloom.flower.node_registry._FIRST_PAUSE", 0.0)
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, flower={"join_timeout": 0.3})
     file = node_file(tmp_path, 1)
     moved = file.rename(file.with_suffix(".moved"))

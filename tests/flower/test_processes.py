@@ -1,15 +1,21 @@
-"""Processes that are started are ended, with all that they started."""
+"""Processes that are started are ended, with all that they started; and the result that a run leaves."""
 
+import contextlib
+import json
 import socket
 import sys
 import time
+import traceback
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.flower.processes import ChildProcesses, family, free_ports, require_free, without_proxy
+from fedloom.flower.apps import FAILED
+from fedloom.flower.findings import require_free
+from fedloom.flower.node_registry import FederationError
+from fedloom.flower.up import ChildProcesses, collect_result, family, free_ports, without_proxy
 
 PARENT = """
 import subprocess, sys
@@ -17,8 +23,14 @@ subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"], start_new_
 """
 
 
-def test_children_in_sessions_of_their_own_end_too(tmp_path):
-    processes = ChildProcesses(tmp_path, {})
+@pytest.fixture
+def processes(tmp_path):
+    made = ChildProcesses(tmp_path / "logs", {"WORD": "spoken\x1b[2J"})
+    yield made
+    made.close()
+
+
+def test_children_in_sessions_of_their_own_end_too(processes):
     parent = processes.start("parent", [sys.executable, "-c", PARENT])
     ends = time.monotonic() + 20
     while len(family(parent.pid)) < 2 and time.monotonic() < ends:
@@ -27,23 +39,14 @@ def test_children_in_sessions_of_their_own_end_too(tmp_path):
     processes.close()
     assert parent.poll() is not None
     time.sleep(0.05)
-    assert not _runs(child)
+    with contextlib.suppress(OSError):  # the child is away, or a zombie
+        assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
 
 
-def _runs(pid):
-    """Whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def test_last_words_are_one_line(tmp_path):
-    processes = ChildProcesses(tmp_path, {"WORD": "spoken\x1b[2J"})
+def test_last_words_are_one_line(processes):
     processes.start("one", [sys.executable, "-c", "import os; print(1); print(os.environ['WORD'])"]).wait()
     assert processes.tail("one") == r"1 | spoken\x1b[2J"
     assert processes.tail("nobody") == ""
-    processes.close()
 
 
 def test_a_port_in_use_is_named():
@@ -60,39 +63,47 @@ PROXIES = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"
 
 @pytest.mark.parametrize("proxy", PROXIES)
 @pytest.mark.parametrize("bypass", [{}, {"no_proxy": "10.0.0.1, .example.org"}, {"NO_PROXY": "a", "no_proxy": "b"}])
-def test_the_loopback_is_asked_without_a_proxy(proxy, bypass):
+def test_the_loopback_is_asked_without_a_proxy(proxy, bypass, monkeypatch):
     """As Python's own reader of these names understands them; others still go through it."""
     environment = without_proxy({proxy: "http://127.0.0.1:9", **bypass})
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [*PROXIES, "no_proxy", "NO_PROXY"]:
-            patch.delenv(name, raising=False)
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        assert urllib.request.proxy_bypass("127.0.0.1:8000")
-        assert urllib.request.proxy_bypass("localhost")
-        assert not urllib.request.proxy_bypass("flower.ai")
-        assert all(urllib.request.proxy_bypass(host) for host in ("b", "www.example.org") if host in str(bypass))
+    for name in [*PROXIES, "no_proxy", "NO_PROXY"]:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert urllib.request.proxy_bypass("127.0.0.1:8000")
+    assert urllib.request.proxy_bypass("localhost")
+    assert not urllib.request.proxy_bypass("flower.ai")
+    assert all(urllib.request.proxy_bypass(host) for host in ("b", "www.example.org") if host in str(bypass))
     assert environment[proxy] == "http://127.0.0.1:9"
     assert environment["no_grpc_proxy"].endswith("127.0.0.1,localhost,::1")
 
 
-def test_nobody_else_reads_what_started_processes_write(tmp_path):
-    processes = ChildProcesses(tmp_path / "logs", {})
+def test_nobody_else_reads_what_started_processes_write(processes, tmp_path):
     file = tmp_path / "state"
     processes.start("one", [sys.executable, "-c", f"open({str(file)!r}, 'w').write('x')"]).wait()
-    processes.close()
-    assert [oct(path.stat().st_mode & 0o777) for path in (tmp_path / "logs", processes.log("one"), file)] == [
-        "0o700",
-        "0o600",
-        "0o600",
-    ]
+    modes = [oct(path.stat().st_mode & 0o777) for path in (tmp_path / "logs", processes.log("one"), file)]
+    assert modes == ["0o700", "0o600", "0o600"]
 
 
-def test_a_log_that_is_a_link_is_not_written(tmp_path):
+def test_a_log_that_is_a_link_is_not_written(processes, tmp_path):
     (tmp_path / "victim").write_text("mine")
-    processes = ChildProcesses(tmp_path / "logs", {})
     processes.log("one").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic"):
         processes.start("one", [sys.executable, "-c", "print(1)"])
-    processes.close()
     assert (tmp_path / "victim").read_text() == "mine"
+
+
+@pytest.mark.parametrize("told", ["", "Traceback: in the hospital"])
+def test_what_ended_a_run_comes_back_with_its_code_and_traceback(told, processes, tmp_path):
+    (tmp_path / FAILED).write_text(json.dumps({"error": "client 1 failed", "traceback": told, "exit_code": 1}))
+    with pytest.raises(FederationError, match="client 1 failed") as caught:
+        collect_result(tmp_path, processes)
+    assert caught.value.exit_code == 1
+    assert told in "".join(traceback.format_exception(caught.value))
+    assert (caught.value.__cause__ is None) == (told == "")  # the command line prints the cause, where there is one
+
+
+def test_a_run_that_left_nothing_says_so_with_its_last_words(processes, tmp_path):
+    processes.log("run").write_text("lost the connection\n")
+    with pytest.raises(FederationError, match=r"repeat the command to continue; its last output: lost the connection"):
+        collect_result(tmp_path, processes)

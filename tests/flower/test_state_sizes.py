@@ -9,12 +9,11 @@ from fedloom.data.views import Views
 from fedloom.engine.jobs import EvalResult
 from fedloom.evaluation import Evaluator
 from fedloom.evaluation.metric import METRICS, MetricStates, Predictions
-from fedloom.flower import replies
-from fedloom.flower import replies as state_sizes
+from fedloom.flower import exchange
 from fedloom.flower.checks import check_scored
+from fedloom.flower.exchange import facts_limit
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node_registry import FederationError
-from fedloom.flower.replies import facts_limit
 from fedloom.flower.wire import MAX_FACTS, EvalReply, MessageError, Request, read, reply_with
 from flower_world import config_of
 
@@ -61,7 +60,7 @@ def test_with_a_thousand_classes_they_are_longer_than_other_facts():
 
 def test_many_thousand_classes_are_computed_or_refused_in_one_line(monkeypatch):
     facts_limit(evaluator_of(5_000))
-    monkeypatch.setattr(state_sizes, "_MOST", 1 << 22)
+    monkeypatch.setattr(exchange, "_MOST", 1 << 22)
     with pytest.raises(
         ConfigError, match=r"evaluation\.metrics: a test may need .* with 1,000 classes, .*; leave this"
     ) as e:
@@ -75,14 +74,14 @@ def federation(metrics):
 
 def test_the_server_reads_tests_up_to_this_limit(monkeypatch):
     assert run_in_process(federation(["auroc", "adaptive_ece"])).numbers["metrics"]["auroc"] > 0
-    monkeypatch.setattr(replies, "facts_limit", lambda evaluator: 0)
-    monkeypatch.setattr(replies, "MAX_FACTS", 100)
+    monkeypatch.setattr(exchange, "facts_limit", lambda evaluator: 0)
+    monkeypatch.setattr(exchange, "MAX_FACTS", 100)
     with pytest.raises(FederationError, match="characters; 100 at most"):
         run_in_process(federation(["auroc", "adaptive_ece"]))
 
 
 def test_metrics_that_need_too_much_end_a_federation_before_its_first_round(monkeypatch, tmp_path):
-    monkeypatch.setattr(state_sizes, "_MOST", MAX_FACTS + 1)
+    monkeypatch.setattr(exchange, "_MOST", MAX_FACTS + 1)
     with pytest.raises(ConfigError, match=r"evaluation\.metrics: a test may need .* leave this metric out$"):
         run_in_process(federation(["auroc"]), out=tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoint").exists()

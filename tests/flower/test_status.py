@@ -1,26 +1,26 @@
-"""What a federation's server writes about itself while it runs, waits, ends and fails."""
+"""What a federation's server writes about itself while it runs, waits, ends and fails; and Prometheus' view of it."""
 
 import json
+import socket
+import sys
+import urllib.request
 
 import pytest
 
-from fedloom.core.errors import RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.flower.logs import LogRecord
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
-from fedloom.flower.status import NodeStatus, Status, StatusWriter, read_status
+from fedloom.flower.status import NodeStatus, Status, StatusWriter, read_status, serve_metrics
+from fedloom.flower.up import free_ports
 from fedloom.flower.wire import Message
-from flower_world import Faulty, Notes, config_of
-
-
-def truthful(request, answer):
-    return answer
+from flower_world import Faulty, Notes, config_of, forged
 
 
 def test_a_finished_run_says_what_it_did(nodes_of, tmp_path):
     config, seen = config_of(), []
     watch = Notes(lambda round_: seen.append(read_status(tmp_path / "run")))
-    result = serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run", callbacks=[watch])
+    result = serve(config, Faulty(nodes_of(config)), out=tmp_path / "run", callbacks=[watch])
     assert [(one.round, one.state) for one in seen] == [(1, "running"), (2, "running"), (3, "running")]
     now = read_status(tmp_path / "run")
     assert (now.state, now.round, now.rounds, now.wait, now.last_error) == ("finished", 3, 3, None, None)
@@ -31,12 +31,7 @@ def test_a_finished_run_says_what_it_did(nodes_of, tmp_path):
 
 def test_for_whom_the_server_waits_and_since_when(nodes_of, tmp_path):
     config, seen = config_of(flower={"round_timeout": 30.0}), []
-
-    def looks(request, answer):
-        if (request.do, request.client, request.round) == ("train", 1, 2):
-            seen.append(read_status(tmp_path / "run"))
-        return answer
-
+    looks = forged("train", 1, lambda request, answer: seen.append(read_status(tmp_path / "run")) or answer, rounds=[2])
     serve(config, Faulty(nodes_of(config), looks), out=tmp_path / "run")
     wait = seen[0].wait
     assert (wait.purpose, 1 in wait.clients, seen[0].round) == ("uploads of round 2", True, 1)
@@ -45,10 +40,7 @@ def test_for_whom_the_server_waits_and_since_when(nodes_of, tmp_path):
 
 
 def test_refused_uploads_and_the_last_error_are_named(nodes_of, tmp_path):
-    def lies(request, answer):
-        return Message(answer.facts, b"nonsense") if (request.do, request.client) == ("train", 2) else answer
-
-    config = config_of()
+    config, lies = config_of(), forged("train", 2, lambda request, answer: Message(answer.facts, b"nonsense"))
     serve(config, Faulty(nodes_of(config), lies), out=tmp_path / "run")
     now = read_status(tmp_path / "run")
     assert now.refused == 3
@@ -79,19 +71,19 @@ def test_a_run_that_goes_on_counts_the_bytes_before(nodes_of, tmp_path):
 
     config = config_of()
     with pytest.raises(Killed):
-        serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run", callbacks=[Notes(dies)])
-    result = serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run")
+        serve(config, Faulty(nodes_of(config)), out=tmp_path / "run", callbacks=[Notes(dies)])
+    result = serve(config, Faulty(nodes_of(config)), out=tmp_path / "run")
     now = read_status(tmp_path / "run")
     assert (now.state, now.bytes_up) == ("finished", result.numbers["bytes_up"])
 
 
 def test_who_cannot_begin_leaves_the_status_of_the_other(nodes_of, tmp_path):
     config = config_of()
-    serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run")
+    serve(config, Faulty(nodes_of(config)), out=tmp_path / "run")
     before = (tmp_path / "run" / Status.FILE).read_bytes()
     with pytest.raises(RunFolderError, match="another config"):
-        serve(config_of(rounds=2), Faulty(nodes_of(config), truthful), out=tmp_path / "run")
-    serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run")  # finished: nothing runs
+        serve(config_of(rounds=2), Faulty(nodes_of(config)), out=tmp_path / "run")
+    serve(config, Faulty(nodes_of(config)), out=tmp_path / "run")  # finished: nothing runs
     assert (tmp_path / "run" / Status.FILE).read_bytes() == before
 
 
@@ -125,3 +117,51 @@ def test_no_status_and_a_damaged_one_are_named(tmp_path):
     (tmp_path / Status.FILE).write_text(json.dumps({"version": 2}))
     with pytest.raises(RunFolderError, match="damaged; it may be of another version"):
         read_status(tmp_path)
+
+
+# -- for Prometheus ----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def board(tmp_path):
+    made = StatusWriter(config_of(), tmp_path)
+    made.begin("ab12", 1)
+    return made
+
+
+def test_a_scrape_tells_how_the_run_is_now(board, tmp_path):
+    parser = pytest.importorskip("prometheus_client.parser", reason="needs the extra prometheus")
+    (port,) = free_ports(1)
+    end = serve_metrics(tmp_path, port)
+    try:
+        board.set_nodes([NodeStatus(client=k, node=f"{7 + k}", online=not k, samples=3) for k in (0, 1)])
+        board.set_wait("uploads of round 2", [1], 60.0)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+            text = reply.read().decode()
+    finally:
+        end()
+    found = {
+        family.name: sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels == {"run": "ab12", "method": "fedavg"}
+    }
+    assert (found["fedloom_round"], found["fedloom_rounds"], found["fedloom_nodes"]) == (1, 3, 1)
+    assert (found["fedloom_waiting_clients"], found["fedloom_refused"], found["fedloom_failed"]) == (1, 0, 0)
+    with socket.socket() as one:
+        assert one.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_without_the_package_the_extra_is_named(board, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fedloom\[prometheus\]'"):
+        serve_metrics(tmp_path, free_ports(1)[0])
+
+
+def test_no_run_and_a_port_in_use_are_named(board, tmp_path):
+    pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
+    with pytest.raises(RunFolderError, match="name the folder of a run over Flower"):
+        serve_metrics(tmp_path / "nothing", free_ports(1)[0])
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        with pytest.raises(ConfigError, match="cannot be used"):
+            serve_metrics(tmp_path, one.getsockname()[1])

@@ -12,10 +12,9 @@ import pytest
 from fedloom.flower.certificates import make_node_key
 from fedloom.flower.node import Node
 from fedloom.flower.node_registry import FederationError
-from fedloom.flower.processes import family
 from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
-from fedloom.flower.up import LocalFederation, collect_result, up
+from fedloom.flower.up import LocalFederation, collect_result, family, up
 from fedloom.flower.wire import Message
 from fedloom.runs.run import run
 from flower_world import Faulty, config_of

@@ -96,7 +96,7 @@ def admit(
 def _print_status(snapshot: Status, certificates: list[str]) -> None:
     from fedloom.cli.terminal import print_grid
     from fedloom.core.text import bytes_text
-    from fedloom.flower.absences import client_list
+    from fedloom.flower.logs import client_list
     from fedloom.flower.status import SILENT
 
     line = shared.print_lines
@@ -179,15 +179,17 @@ def node(
     as_json: shared.AsJson = False,
 ) -> None:
     """Check a node before its SuperNode starts: the connection, certificate, clocks, key, data and disk."""
-    from fedloom.flower.preflight import NodeFiles, check_node
+    from fedloom.flower.preflight import check_node
 
     for option, path in (("--data", data), ("--state", state)):
         if path is not None and app is None:
             raise ConfigError(f"{option} {path}: this check needs the config; name it with --app")
     if not insecure and key is None:
         raise ConfigError("name the node's private key with --key, e.g. --key node-000000, or add --insecure")
-    files = NodeFiles(None if insecure else root_certificates, key, app, client, data, state, server_report)
-    _print_findings(check_node(superlink, files, port=port), as_json)
+    authority = None if insecure else root_certificates
+    files: dict[str, Path | None] = {"authority": authority, "key": key, "app": app, "data": data, "state": state}
+    findings = check_node(superlink, client=client, port=port, server_report=server_report, **files)
+    _print_findings(findings, as_json)
 
 
 def _print_findings(findings: Sequence[Finding], as_json: bool, required: dict[str, str] | None = None) -> None:
@@ -223,10 +225,11 @@ def keys(
     clients: Annotated[int, typer.Option(min=0, help="Number of nodes to create keys for.")] = 0,
 ) -> None:
     """Create a certificate for the server, and a key for each node."""
-    from fedloom.flower.certificates import check, create
+    from fedloom.flower.certificates import create, server_certificate_findings
+    from fedloom.flower.findings import refuse_errors
 
     create(folder, host, clients)
-    check(folder, host[0], shared.say)
+    refuse_errors(server_certificate_findings(folder, host[:1]), shared.say)
     for path in sorted(folder.iterdir()):
         shared.echo(path)
 

@@ -11,9 +11,9 @@ import yaml
 
 from fedloom._version import __version__
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, printable
-from fedloom.core.files import json_text, private_umask, write_atomic
+from fedloom.core.files import json_text, private_umask, user_folder, write_atomic
 from fedloom.flower.logs import to_stdout
-from fedloom.flower.node import Node, state_dir
+from fedloom.flower.node import Node
 from fedloom.flower.server import serve
 from fedloom.flower.transport import GridTransport, from_content, require_flower, to_content
 from fedloom.flower.wire import ErrorReply, Message, MessageError, read
@@ -47,7 +47,7 @@ def client_app(config: Path) -> Any:
             client, state, data = (context.node_config.get(key) for key in ("partition-id", "state", "data"))
             if not isinstance(client, int):
                 raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
-            folder = Path(str(state)) if state else state_dir()
+            folder = Path(str(state)) if state else user_folder("state", "FEDLOOM_STATE")
             node = _node(config, client, folder, Path(str(data)) if data else None)
             return node.answer(from_content(message.content))
         except (FedloomError, MessageError) as error:
@@ -90,20 +90,16 @@ def server_app(config: Path) -> Any:
                 result = serve(parse(load(config)), transport, tests=tests, out=out, keys=folder)
                 write_report([result], out / "report.html")
         except Exception as error:
-            write_atomic(out / FAILED, json_text(_error_facts(error)), private=True)
+            cause = error.__cause__ if isinstance(error, ClientError) else error
+            is_user_error = isinstance(error, FedloomError) and not isinstance(error, ClientError)
+            trace = "" if is_user_error else "".join(traceback.format_exception(cause))
+            code = error.exit_code if isinstance(error, FedloomError) else 1
+            facts = {"error": str(error), "traceback": trace, "exit_code": code}
+            write_atomic(out / FAILED, json_text(facts), private=True)
             raise
 
     app.main()(main)
     return app
-
-
-def _error_facts(error: Exception) -> dict[str, Any]:
-    """Return the error as JSON facts, with a traceback unless the user can correct it."""
-    cause = error.__cause__ if isinstance(error, ClientError) else error
-    is_user_error = isinstance(error, FedloomError) and not isinstance(error, ClientError)
-    trace = "" if is_user_error else "".join(traceback.format_exception(cause))
-    code = error.exit_code if isinstance(error, FedloomError) else 1
-    return {"error": str(error), "traceback": trace, "exit_code": code}
 
 
 PACKAGE = "fedloom_app"

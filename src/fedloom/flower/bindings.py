@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Annotated
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fedloom.core.errors import ConfigError, RunFolderError, short_repr
-from fedloom.flower.stored import Stored
+from fedloom.flower.status import Stored, Strict
 from fedloom.flower.wire import MessageError
 
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _FILE = re.compile(r"node-(\d{6})\.pub")
+_TOKEN = re.compile(r"[0-9a-f]{16}")
+_LOCK_SECONDS = 10.0
 
 
 def fingerprint_of(public_key: bytes) -> str:
@@ -50,25 +52,6 @@ def public_keys(folder: Path) -> dict[int, str]:
     return keys
 
 
-def read_fingerprint(key: str) -> str:
-    """Return `key` if it is a fingerprint, or the fingerprint of the public key in the file `key`."""
-    if _FINGERPRINT.fullmatch(key):
-        return key
-    try:
-        fingerprint = fingerprint_of(Path(key).read_bytes())
-    except (OSError, ValueError):
-        fingerprint = ""
-    if not fingerprint:
-        raise ConfigError(
-            f"--key {short_repr(key)}: need SHA256:... as `ssh-keygen -lf` prints it, or a public key's file"
-        )
-    return fingerprint
-
-
-_LOCK_SECONDS = 10.0
-_TOKEN = re.compile(r"[0-9a-f]{16}")
-
-
 class WrongClientError(MessageError):
     """A node whose key is bound to `client`, and that joins as another one."""
 
@@ -77,10 +60,8 @@ class WrongClientError(MessageError):
         super().__init__(text)
 
 
-class Binding(BaseModel):
+class Binding(Strict, frozen=True):
     """The fingerprint of a client's key, and the digest of its disk's token; empty if any one is admitted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     key: str
     token: str
@@ -208,7 +189,13 @@ def admit(out: Path, client: int, key: str | None = None) -> None:
     """
     if not (out / FILE).is_file():
         raise RunFolderError(f"{out}: it has no {FILE}; name the folder of a run over Flower, on its server")
-    fingerprint = None if key is None else read_fingerprint(key)
+    fingerprint = key
+    if key is not None and not _FINGERPRINT.fullmatch(key):
+        with contextlib.suppress(OSError, ValueError):
+            fingerprint = fingerprint_of(Path(key).read_bytes())
+        if fingerprint in ("", key):
+            needed = "SHA256:... as `ssh-keygen -lf` prints it, or a public key's file"
+            raise ConfigError(f"--key {short_repr(key)}: need {needed}")
     with _locked(out):
         bindings = read_bindings(out)
         holders = [owner for owner, binding in bindings.items() if binding.key == fingerprint and owner != client]
@@ -232,12 +219,8 @@ def _write(out: Path, bindings: dict[int, Binding]) -> None:
 
 @contextlib.contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    lock = FileLock(out / f".{FILE}.lock", timeout=_LOCK_SECONDS, mode=0o600)
     try:
-        lock.acquire()
+        with FileLock(out / f".{FILE}.lock", timeout=_LOCK_SECONDS, mode=0o600):
+            yield
     except Timeout:
         raise RunFolderError(f"{out / FILE} is locked by another process; try again") from None
-    try:
-        yield
-    finally:
-        lock.release()

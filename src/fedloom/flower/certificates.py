@@ -6,7 +6,7 @@ A federation that has its own certificate authority only needs the nodes' keys.
 
 import ipaddress
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import private_folder, write_atomic
 from fedloom.flower.bindings import fingerprint_of
-from fedloom.flower.findings import Finding, mode_findings, read_or_explain, refuse_errors
+from fedloom.flower.findings import Finding, mode_findings, read_or_explain
 
 LOOPBACK = "127.0.0.1"  # where the SuperLink's own processes on the server connect to
 _DAYS = 365
@@ -46,21 +46,6 @@ def create(folder: Path, hosts: list[str], nodes: int) -> None:
     for node in range(nodes):
         if not (folder / f"node-{node:06d}").exists():
             make_node_key(folder / f"node-{node:06d}")
-
-
-def check(folder: Path, host: str, note: Callable[[str], None], now: datetime | None = None) -> None:
-    """Check the certificates of a `folder`, and `note` those that expire soon.
-
-    Raises `ConfigError` if one is missing, damaged, expired, or not for `host` and 127.0.0.1.
-    """
-    refuse_errors(server_certificate_findings(folder, [host], now or datetime.now(UTC)), note)
-
-
-def expiring(folder: Path, now: datetime | None = None) -> list[str]:
-    """Return a sentence for each certificate that has expired, or expires within 30 days."""
-    files = [folder / name for name in ("ca.crt", "server.crt") if (folder / name).is_file()]
-    now = now or datetime.now(UTC)
-    return [finding.text for file in files for finding in date_findings(str(file), _read_certificate(file), now)]
 
 
 def _make_certificates(folder: Path, hosts: list[str]) -> None:
@@ -124,7 +109,7 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _read_certificate(file: Path) -> x509.Certificate:
+def read_certificate(file: Path) -> x509.Certificate:
     """Read the first certificate of a file. Raises `ConfigError` for anything else."""
     content = read_or_explain(file, "a certificate in PEM", _RENEWAL_ADVICE)
     try:
@@ -158,13 +143,14 @@ def date_findings(
         yield Finding("certificate", "warning", f"{name} ends on {end:%Y-%m-%d}, {when}")
 
 
-def server_certificate_findings(folder: Path, hosts: Sequence[str], now: datetime) -> list[Finding]:
+def server_certificate_findings(folder: Path, hosts: Sequence[str], now: datetime | None = None) -> list[Finding]:
     """Check the server's certificate and key in a `folder`, for the `hosts` at which nodes reach it and 127.0.0.1."""
+    now = now or datetime.now(UTC)
     authority, certificate, key = (folder / name for name in ("ca.crt", "server.crt", "server.key"))
     try:
         for file in (authority, certificate, key):
             read_or_explain(file, "a file in PEM", _RENEWAL_ADVICE)
-        parsed = {file: _read_certificate(file) for file in (authority, certificate)}
+        parsed = {file: read_certificate(file) for file in (authority, certificate)}
         public_key = _read_private_key(key).public_key()
     except ConfigError as problem:
         return [Finding("certificate", "error", str(problem))]

@@ -1,68 +1,42 @@
-"""Checks of the facts in replies, and of every new server state.
+"""Checks of the facts in replies, of the sizes of uploads, and of every new server state.
 
 A fact is checked against the request, or against a bound if the server cannot know the value. A state is valid if all
 its values are finite and below `LARGEST`, and if no entry changes much further than in any accepted round before.
+
+An upload has several L2 norms: of the change of a tree since the payload, for body, head and batch norm separately; of
+every row of a class table; of every tensor and number. The reference is the median over the round's clients, or the
+largest such median of the run so far: changes become tiny when training converges, and a client that still learns must
+not be refused for it. A client with more samples than the median client takes more steps, so its limit is larger.
 """
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
-from fedloom.core.errors import short_repr
 from fedloom.core.records import Record, floats_of
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
 from fedloom.engine.jobs import JobResult
 from fedloom.engine.round_report import CE
 from fedloom.evaluation.metric import LARGEST_SUM, MetricStates
-from fedloom.flower.bounds import FEWEST, UploadNorm
-from fedloom.flower.stored import Stored
-from fedloom.flower.wire import JoinReply, MessageError, PlainStates
+from fedloom.flower.node_data import FEWEST
+from fedloom.flower.status import Stored
+from fedloom.flower.wire import MessageError, PlainStates
+from fedloom.methods.contract.spec import Sent
+from fedloom.nets.net import Role
 
 _MAX_PASSES_RATIO = 20  # reported samples or steps, over those of a rehearsal
 _LARGEST_SHARE = 0.95  # of all samples, however few clients there are
 _NOTE_PREFIXES = ("engine.", "flower.")  # nodes report on their engine and their disk only
-
-
-def check_join(
-    reply: JoinReply,
-    run: str,
-    clients: int,
-    classes: tuple[str, ...],
-    measured: int,
-    sizes: Sequence[int] | None,
-    refused: Mapping[int, str],
-) -> None:
-    """Raise `MessageError` if the client in a `reply` does not fit the `run`.
-
-    clients: number of the run's clients. classes: names that every client must have. measured: number of features of
-    which a client must report moments. sizes: training samples by client, if known. refused: clients and reasons.
-    """
-    client = reply.client
-    if reply.run != run:
-        raise MessageError(f"it joins the run {short_repr(reply.run)}, this is {run}")
-    if client >= clients:
-        raise MessageError(f"it is client {client}, the run has clients 0 .. {clients - 1}")
-    if client in refused:
-        raise MessageError(f"client {client}: {refused[client]}")
-    if sizes is not None and reply.samples != sizes[client]:
-        raise MessageError(
-            f"client {client} joins with {reply.samples:,} training samples; by the config it has {sizes[client]:,}"
-        )
-    if reply.classes != classes:
-        raise MessageError(
-            f"client {client} has the classes {short_repr(list(reply.classes))}, the server "
-            f"{short_repr(list(classes))}; use the same labels on all nodes"
-        )
-    if measured:
-        features = 0 if reply.moments is None else min(len(reply.moments.mean), len(reply.moments.squares))
-        if features != measured or not reply.samples:
-            raise MessageError(
-                f"client {client} reports moments of {features} features of {reply.samples} samples; need {measured} "
-                "features"
-            )
+LARGEST = 1e9  # value of the server's state: beyond it, clients' losses overflow
+STRIDE = 50.0  # change of an entry, over the largest of any accepted round before
+_Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def check_trained(trained: JobResult, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
@@ -152,9 +126,54 @@ def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto
     return refused
 
 
-LARGEST = 1e9  # value of the server's state: beyond it, clients' losses overflow
-STRIDE = 50.0  # change of an entry, over the largest of any accepted round before
-_Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+@dataclass(frozen=True, slots=True)
+class UploadNorm:
+    """One L2 norm of an upload. key: norms with equal keys are compared. label: for messages."""
+
+    key: str
+    label: str
+    norm: float
+
+
+def upload_norms(
+    upload: Record, payload: Record, sends: Mapping[str, Sent], roles: Mapping[str, Role]
+) -> Iterator[UploadNorm]:
+    """Yield the L2 norms of an `upload` that are compared with those of other clients.
+
+    payload: the record that the client trained from. sends: the method's declaration. roles: of the entries of trees.
+    """
+    for name, value in upload.items():
+        if isinstance(value, dict):
+            is_whole = name in sends and sends[name].form == "whole"
+            yield from _tree_norms(name, value, payload.get(name) if is_whole else None, roles)
+        elif isinstance(value, ClassTable):
+            for label in value.held.nonzero().tolist():
+                yield UploadNorm(f"{name}/rows", f"row {label[-1]} of {name}", _norm(value.values[tuple(label)]))
+        elif isinstance(value, Tensor):
+            if value.is_floating_point():
+                yield UploadNorm(name, name, _norm(value))
+        elif isinstance(value, float):
+            yield UploadNorm(name, name, abs(value))
+
+
+def _tree_norms(name: str, tree: Tree, payload: object, roles: Mapping[str, Role]) -> Iterator[UploadNorm]:
+    received: Tree = payload if isinstance(payload, dict) else {}
+    squares: dict[tuple[str, bool], float] = {}
+    for entry, tensor in tree.items():
+        if not tensor.is_floating_point():
+            continue
+        is_change = entry in received and received[entry].shape == tensor.shape
+        change = tensor.double() - received[entry].double() if is_change else tensor.double()
+        role = str(roles[entry].value) if entry in roles else ""
+        squares[role, is_change] = squares.get((role, is_change), 0.0) + float(change.square().sum())
+    for (role, is_change), square in squares.items():
+        tree_label = f"the {role} of {name}" if role else name
+        label = f"the change of {tree_label}" if is_change else tree_label
+        yield UploadNorm(f"{name}/{role}/{'change' if is_change else 'size'}", label, math.sqrt(square))
+
+
+def _norm(tensor: Tensor) -> float:
+    return float(tensor.double().norm())
 
 
 class References(Stored):
@@ -170,11 +189,54 @@ class References(Stored):
     items: dict[str, _Length] = Field(default_factory=dict)
     steps: dict[str, _Length] = Field(default_factory=dict)
 
+    def excesses(
+        self,
+        norms: Mapping[int, list[UploadNorm]],
+        samples: Mapping[int, int],
+        sends: Mapping[str, Sent],
+        max_ratio: float,
+    ) -> dict[int, tuple[float, str]]:
+        """Return the clients whose uploads are too large: how many times its limit the worst norm is, and the reason.
+
+        Medians larger than those so far update `items`. A norm that fewer than `FEWEST` clients have is compared with
+        the largest median so far, if there is one. norms: of the round's uploads, by client. samples: training samples
+        by client. sends: the method's declaration. max_ratio: that a norm may have to its reference.
+        """
+        excesses: dict[int, tuple[float, str]] = {}
+        median_samples = statistics.median(samples[client] for client in norms) if norms else 1
+        for key in dict.fromkeys(norm.key for client_norms in norms.values() for norm in client_norms):
+            # The median of each client's own median: a client that sends many rows does not count more.
+            client_medians = [
+                statistics.median(lengths)
+                for client_norms in norms.values()
+                if (lengths := [norm.norm for norm in client_norms if norm.key == key])
+            ]
+            if len(client_medians) >= FEWEST:
+                self.items[key] = max(self.items.get(key, 0.0), statistics.median(client_medians))
+            reference = self.items.get(key, 0.0)
+            if not reference:  # all zero, or too few clients
+                continue
+            spread = sends[name].spread if (name := key.partition("/")[0]) in sends else 1.0
+            for client, client_norms in norms.items():
+                limit = max_ratio * spread * max(1.0, samples[client] / max(1.0, median_samples))
+                for norm in client_norms:
+                    ratio = norm.norm / reference
+                    if norm.key == key and ratio / limit > excesses.get(client, (1.0, ""))[0]:
+                        excesses[client] = (
+                            ratio / limit,
+                            f"{norm.label} is {ratio:.3g} times as large as the median client's, and at most "
+                            f"{limit:.3g} times is allowed (flower.max_ratio)",
+                        )
+        return excesses
+
     def fault(self, before: Record, after: Record) -> str | None:
         """Return why the server's state `after` cannot replace `before`; None if it can, which updates `steps`."""
+        for name, tensor in floats_of(after):
+            if not torch.isfinite(tensor).all():
+                return f"the server's {name} would not be finite"
+            if tensor.numel() and float(tensor.abs().max()) > LARGEST:
+                return f"the server's {name} would reach {float(tensor.abs().max()):.3g}, beyond {LARGEST:g}"
         steps = _steps(before, after)
-        if fault := _fault(after):
-            return fault
         for name, step in steps.items():
             if (reference := self.steps.get(name, 0.0)) and step > STRIDE * reference:
                 return f"the server's {name} would change {step / reference:.3g} times as far as in any round before"
@@ -184,16 +246,6 @@ class References(Stored):
     def size(self, norms: Iterable[UploadNorm]) -> float:
         """Return the largest ratio of an upload's norms to their references."""
         return max((norm.norm / (self.items.get(norm.key) or 1.0) for norm in norms), default=0.0)
-
-
-def _fault(state: Record) -> str | None:
-    """Return why the values of a state are invalid."""
-    for name, tensor in floats_of(state):
-        if not torch.isfinite(tensor).all():
-            return f"the server's {name} would not be finite"
-        if tensor.numel() and float(tensor.abs().max()) > LARGEST:
-            return f"the server's {name} would reach {float(tensor.abs().max()):.3g}, beyond {LARGEST:g}"
-    return None
 
 
 def _steps(before: Record, after: Record) -> dict[str, float]:

@@ -1,21 +1,76 @@
-"""The exchange of a round: requests to the clients' nodes, and their replies as they arrive, within a time limit."""
+"""The exchange of a round: requests to the clients' nodes, and their replies, checked as the results of jobs."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from fedloom.core.errors import printable
-from fedloom.core.records import Record, to_bytes
-from fedloom.engine.jobs import Job, NewcomerJob, kept_since
-from fedloom.flower.absences import Pauses, client_list
-from fedloom.flower.logs import LogRecord
+from fedloom.core.errors import ClientError, ConfigError, printable
+from fedloom.core.records import Record, to_bytes, to_plain
+from fedloom.engine import Worker
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob, kept_remotely, kept_since
+from fedloom.evaluation import Evaluator, MetricStates
+from fedloom.flower.checks import check_scored
+from fedloom.flower.logs import MAX_NAMED, LogRecord, client_list
 from fedloom.flower.node_registry import NodeRegistry
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
-from fedloom.flower.wire import AnyJob, Message, request_for
+from fedloom.flower.upload_checks import UploadReader
+from fedloom.flower.wire import (
+    MAX_FACTS,
+    AnyJob,
+    ErrorReply,
+    EvalReply,
+    Message,
+    MessageError,
+    ResultReply,
+    ServeReply,
+    TrainReply,
+    read_reply,
+    request_for,
+)
+from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.runs.config.sections import FlowerConfig
 
 _REPORT_SECONDS = 10.0  # between two reports on the clients that a round waits for
 _GRACE_SECONDS = 30.0  # that a request outlives its round
+_LONGEST_PAUSE = 64  # rounds
+_FLOAT = 26  # characters of a number in JSON, with a comma: "-1.7976931348623157e+308, "
+_COUNT = 19  # of a count up to 2^53: "9007199254740992, "
+_BRACKETS = 4  # around a list or a mapping, with a comma
+_MOST = 1 << 28  # characters that the server reads of one test: a quarter of a GiB
+R = TypeVar("R", bound=ResultReply)
+
+
+class Pauses:
+    """The pauses of clients that did not answer: 1, 2, 4 ... 64 rounds; an answer ends the pause."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[int, tuple[int, int]] = {}  # rounds, and the round in which the client is asked again
+
+    def pause(self, client: int, round_: int) -> int:
+        """Pause a client that has not answered in `round_`; return the round in which it is asked again."""
+        rounds, until = self._pauses.get(client, (0, 0))
+        if until <= round_:
+            rounds = min(max(1, 2 * rounds), _LONGEST_PAUSE)
+            self._pauses[client] = rounds, round_ + rounds
+        return self._pauses[client][1]
+
+    def late_sentence(self, clients: Sequence[int], seconds: float, round_: int) -> str:
+        """Pause `clients` that have not answered within `seconds` of a round; return a sentence on them."""
+        next_rounds = {client: self.pause(client, round_) for client in clients}
+        paused = [f"client {client} in round {until}" for client, until in next_rounds.items() if until > round_ + 1]
+        text = f"continues without clients {client_list(clients)}: no answer within {seconds:g} s"
+        return f"{text}; next asked: {', '.join(paused[:MAX_NAMED])}" if paused else text
+
+    def end_pause(self, client: int) -> None:
+        """End the pause of a client that has answered."""
+        self._pauses.pop(client, None)
+
+    def skipped_clients(self, clients: Iterable[int], round_: int, spare: int) -> list[int]:
+        """Return, sorted, the `clients` to skip in a round: at most `spare`, those with the longest pauses."""
+        waiting = [client for client in clients if self._pauses.get(client, (0, 0))[1] > round_]
+        return sorted(sorted(waiting, key=lambda client: (-self._pauses[client][0], client))[: max(spare, 0)])
 
 
 class Exchange:
@@ -50,7 +105,10 @@ class Exchange:
         seconds, job = self._config.round_timeout, next(iter(jobs.values()))
         # The run is already trained when newcomers are tested, so it does not wait for those that are offline.
         minimum = 0 if isinstance(job, NewcomerJob) else min(self._config.min_clients, len(jobs))
-        round_, purpose = job.ctx.round, _purpose(job)
+        round_ = job.ctx.round
+        purpose = f"{'uploads' if isinstance(job, Job) else 'tests'} of round {round_}"
+        if isinstance(job, NewcomerJob):
+            purpose = f"tests on clients that never train, after round {round_}"
         self._transport.reply_limit = SMALL_REPLY_BYTES + upload_limit
         unsent, pending, resent = dict(jobs), dict[str, int](), set[int]()  # pending: clients by message id
         paused = self._pauses.skipped_clients(jobs, round_, spare=len(jobs) - minimum)
@@ -122,8 +180,7 @@ class Exchange:
     def _send(self, client: int, job: AnyJob, seconds: float) -> str:
         """Send a job that has `seconds` left; return the message id."""
         state_round = None if isinstance(job, NewcomerJob) else kept_since(job.state)
-        facts = {"client": client, "round": job.ctx.round, "state_round": state_round}
-        request = request_for(job, **self._registry.run.facts(), **facts)
+        request = request_for(job, self._registry.identity, state_round)
         payload, (last, body) = job.payload if isinstance(job, Job) else job.server, self._last_body
         if payload.keys() != last.keys() or any(payload[name] is not last[name] for name in last):
             body = to_bytes(payload)
@@ -134,8 +191,106 @@ class Exchange:
         return self._transport.send(node, request.to_message(body), seconds + _GRACE_SECONDS)
 
 
-def _purpose(job: AnyJob) -> str:
-    """Name the replies that the server waits for."""
-    if isinstance(job, NewcomerJob):
-        return f"tests on clients that never train, after round {job.ctx.round}"
-    return f"{'uploads' if isinstance(job, Job) else 'tests'} of round {job.ctx.round}"
+def facts_limit(evaluator: Evaluator, tests: int | None = None) -> int:
+    """Return how many characters the facts of a reply may have: as many as the states of its metrics need at most.
+
+    evaluator: has the metrics. tests: number of tests in the reply; None for one per predictor. Raises `ConfigError`
+    if the metrics need more than the server reads.
+    """
+    by_metric = {name: _characters(to_plain(state)) for name, state in evaluator.example_states().states.items()}
+    limit = MAX_FACTS + (tests or len(evaluator.names)) * sum(by_metric.values())
+    if limit > _MOST:
+        name, need = max(by_metric.items(), key=lambda entry: entry[1])
+        raise ConfigError(
+            f"evaluation.metrics: a test may need {limit:,} characters over Flower, {need:,} of them for {name} with "
+            f"{evaluator.scenario.num_classes:,} classes, and {_MOST:,} are allowed; leave this metric out"
+        )
+    return limit
+
+
+def _characters(plain: Any) -> int:
+    """Return how many characters a value in JSON has at most, if it has the shape of `plain`."""
+    if isinstance(plain, dict):
+        return _BRACKETS + sum(len(name) + _BRACKETS + _characters(value) for name, value in plain.items())
+    if isinstance(plain, list):
+        if plain and not isinstance(plain[0], list | dict):
+            return _BRACKETS + _characters(plain[0]) * len(plain)
+        return _BRACKETS + sum(map(_characters, plain))
+    return _FLOAT if isinstance(plain, float) else _COUNT
+
+
+class LostReplyError(MessageError):
+    """A reply that will not arrive."""
+
+
+class RemoteError(Exception):
+    """An exception on a node; its traceback is in the notes."""
+
+
+class ReplyReader:
+    """Reads the replies to jobs.
+
+    uploads: reads and checks the bodies. worker: the server's own, whose evaluators say which results a test has.
+    test_limit: characters that the facts of a test may have.
+    """
+
+    def __init__(self, uploads: UploadReader, worker: Worker, registry: NodeRegistry) -> None:
+        self._run, self._uploads, self._worker, self._registry = registry.identity.run, uploads, worker, registry
+        self._test_sizes: dict[tuple[int, str, str], int] = {}  # by client, split and whose samples
+        self.test_limit = max([MAX_FACTS, *map(facts_limit, worker.evaluators.values())])
+
+    def job_result(self, job: Job, message: Message | str, samples: int) -> JobResult:
+        """Read and check the result of a `job` of a client that joined with `samples` training samples.
+
+        Raises `MessageError`, and `ClientError` for an exception in the client's work.
+        """
+        message, reply = self._read(message, job, TrainReply)
+        state = kept_remotely(job.ctx.round) if reply.has_state else {}
+        notes = [Diagnostic(printable(note.code), printable(note.message), note.figure) for note in reply.notes]
+        counts = reply.steps, reply.samples, reply.seconds
+        result = JobResult(reply.client, {}, state, reply.terms, *counts, reply.norms, notes)
+        self._uploads.check(result, job, samples)
+        return replace(result, upload=self._uploads.read(message.body, job, samples))
+
+    def eval_result(self, test: EvalJob, message: Message | str) -> EvalResult:
+        """Read and check the results of a test. The number of a client's test samples must not change."""
+        _, reply = self._read(message, test, EvalReply, self.test_limit)
+        evaluator = self._worker.evaluator_for(test.protocol)
+        client, key = test.ctx.client, (test.ctx.client, test.split, evaluator.data_kind)
+        total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
+        samples, example = self._registry.samples_of(client), evaluator.example_states()
+        tested = check_scored(reply.tested, reply.samples, evaluator.names, example, total, samples)
+        self._test_sizes[key] = next(iter(tested.values())).total
+        return EvalResult(reply.client, tested, reply.samples)
+
+    def newcomer_result(
+        self, job: NewcomerJob, message: Message | str, names: Collection[str], evaluator: Evaluator, index: int
+    ) -> dict[str, MetricStates]:
+        """Read and check the tests of a client that never trained, with number `index` among those that never do.
+
+        names: the ways in which it was served. evaluator: says which results a test has.
+        """
+        _, reply = self._read(message, job, ServeReply, facts_limit(evaluator, len(names)))
+        total = None if evaluator.scenario.remote else evaluator.total(index, "test")
+        if total is None and not any(states.total for states in reply.tested.values()):
+            raise MessageError("it was tested on no samples, and a node that never trains needs test samples to join")
+        samples = self._registry.samples_of(job.ctx.client)
+        return check_scored(reply.tested, 0, names, evaluator.example_states(), total, samples)
+
+    def _read(self, message: Message | str, job: AnyJob, kind: type[R], limit: int = MAX_FACTS) -> tuple[Message, R]:
+        if isinstance(message, str):
+            raise LostReplyError(message)
+        reply = read_reply(message, kind, limit)
+        client, round_ = job.ctx.client, job.ctx.round
+        if isinstance(reply, ErrorReply):
+            if not reply.raised:
+                raise MessageError(reply.error)
+            cause = RemoteError(printable(reply.error))
+            cause.add_note(printable(reply.raised, keep_lines=True))
+            raise ClientError(client, round_, "on its node", cause, self._worker.method.name())
+        if (reply.run, reply.client, reply.round) != (self._run, client, round_):
+            raise MessageError(
+                f"it is of round {reply.round} of client {reply.client} in run {reply.run[:80]}; this is round "
+                f"{round_} of client {client} in run {self._run}"
+            )
+        return message, reply

@@ -1,6 +1,7 @@
-"""Findings of the checks before a server or a node starts, and the checks of files, ports and disks."""
+"""Findings of the checks before a server or a node starts, and the checks of files, ports, disks and clocks."""
 
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Literal
 from fedloom.core.errors import ConfigError, printable
 from fedloom.core.files import read_file, refuse_unwritable
 from fedloom.core.records import Record, wire_size
-from fedloom.core.text import bytes_text
-from fedloom.flower.processes import require_free
+from fedloom.core.text import bytes_text, seconds_text
 from fedloom.runs.config.run_config import RunConfig
 
 _KEPT = 3  # newest checkpoints and states that a federation keeps at least
 _OPEN_TO_OTHERS = 0o077
+AHEAD_SECONDS, BEHIND_SECONDS = 5.0, 300.0  # beyond which Flower refuses a node's signatures
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Finding:
         object.__setattr__(self, "text", printable(self.text))
 
 
-def refuse_errors(findings: Sequence[Finding], note: Callable[[str], None]) -> None:
+def refuse_errors(findings: Sequence[Finding], note: Callable[[str], None] = lambda text: None) -> None:
     """Raise `ConfigError` with the first error and the number of the others; without errors, `note` the warnings."""
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
@@ -60,6 +61,16 @@ def mode_findings(file: Path) -> Iterator[Finding]:
         yield Finding("key", "warning", text)
 
 
+def require_free(port: int, host: str = "127.0.0.1") -> None:
+    """Raise `ConfigError` if the port is in use."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise ConfigError(f"port {port} cannot be used ({error.strerror}); name another with --port") from None
+
+
 def port_finding(host: str, port: int) -> Finding:
     """Check that a port is free."""
     try:
@@ -87,11 +98,6 @@ def disk_finding(folder: Path, needed: int, purpose: str) -> Finding:
     return Finding("disk", "error", f"{text}; free space, or name a folder on another disk")
 
 
-def require_disk(folder: Path, needed: int, purpose: str) -> None:
-    """Raise `ConfigError` if `needed` bytes for a `purpose` cannot be written to a `folder`."""
-    refuse_errors([disk_finding(folder, needed, purpose)], note=lambda text: None)
-
-
 def kept_checkpoints(rounds: int, keep: int) -> int:
     """Return how many checkpoints, or private states, of a run are on the disk at most; the newest `keep` are kept.
 
@@ -105,3 +111,26 @@ def kept_checkpoints(rounds: int, keep: int) -> int:
 def stored_bytes(config: RunConfig, record: Record) -> int:
     """Return the bytes that a state takes on the disk, together with the states of earlier rounds that are kept."""
     return kept_checkpoints(config.rounds, max(_KEPT, config.checkpoint.keep)) * wire_size(record) if record else 0
+
+
+def clock_difference(node_time: float, earliest: float, latest: float) -> str:
+    """Say how far a node's clock is from the server's; nothing if it may be right to five seconds.
+
+    node_time: the node's clock, in seconds since 1970, at some moment between `earliest` and `latest` of the server's.
+
+    >>> clock_difference(1000.0, 570.0, 580.0)[:54]
+    "its node's clock is 7.00 min ahead of the server's; se"
+    >>> clock_difference(1000.0, 990.0, 999.0)
+    ''
+    """
+    ahead = node_time - latest if node_time > latest else min(0.0, node_time - earliest)
+    return f"its node's clock is {clock_advice(ahead)}" if abs(ahead) > AHEAD_SECONDS else ""
+
+
+def clock_advice(ahead: float) -> str:
+    """Say how many seconds a clock is `ahead` of the server's (below 0: behind), and what to do."""
+    direction = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"{seconds_text(abs(ahead))} {direction} the server's; set it by NTP (e.g. `timedatectl set-ntp true`), "
+        f"because Flower refuses a node that is {AHEAD_SECONDS:g} s ahead or {BEHIND_SECONDS:g} s behind"
+    )

@@ -23,6 +23,7 @@ from fedloom.runs.storage.run_data import RunData
 LOGGER = logging.getLogger("fedloom.flower")
 LOGGER.addHandler(logging.NullHandler())  # silent unless a handler is added
 _LOGGED_MEASURES = ("bytes_up", "bytes_down", "accuracy", "seconds_total")  # in the line of a round
+MAX_NAMED = 20  # clients in a sentence
 
 
 class LogRecord(str):
@@ -36,6 +37,12 @@ class LogRecord(str):
         record = super().__new__(cls, printable(text))
         record.event, record.round, record.client = event, round, client
         return record
+
+
+def client_list(clients: Sequence[int]) -> str:
+    """Return client ids as text, at most twenty of them."""
+    remainder = f" and {len(clients) - MAX_NAMED} more" if len(clients) > MAX_NAMED else ""
+    return ", ".join(map(str, clients[:MAX_NAMED])) + remainder
 
 
 class JsonFormatter(logging.Formatter):

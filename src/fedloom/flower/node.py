@@ -14,14 +14,14 @@ import torch
 
 from fedloom._version import __version__
 from fedloom.core.errors import ClientError, ConfigError, DataError, FedloomError, short_repr
-from fedloom.core.files import open_to_read, read_file, restrict_to_owner, user_folder, write_atomic
+from fedloom.core.files import open_to_read, read_file, restrict_to_owner, write_atomic
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, Job, NewcomerResult
 from fedloom.flower import wire
-from fedloom.flower.findings import require_disk, stored_bytes
+from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
 from fedloom.flower.logs import log
 from fedloom.flower.node_data import Scale, count_nodes, moments_of, node_scenario, node_source, nodes_of_scenario
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, Reply, Request
@@ -36,11 +36,6 @@ _RECENT = 3  # newest states that are kept: a restarted server goes back one rou
 _TOKEN = 16  # hexadecimal digits
 _RUN = re.compile(r"[0-9a-f-]{1,64}")
 _MAX_TRACE = 1 << 15  # characters of a traceback
-
-
-def state_dir() -> Path:
-    """Return the default folder of states: $FEDLOOM_STATE, else `fedloom` in the user's state folder."""
-    return user_folder("state", "FEDLOOM_STATE")
 
 
 class StateStore:
@@ -206,7 +201,7 @@ class Node:
         self._require_samples()
         samples, names = len(self.indices), scenario.class_names
         state = self._setup.method.client_init(self._context(1))
-        require_disk(self._folder, stored_bytes(self.config, state), "private states")
+        refuse_errors([disk_finding(self._folder, stored_bytes(self.config, state), "private states")])
         token = StateStore(self._folder, request.run, self.client).token()
         reply = JoinReply(
             run=request.run, client=self.client, token=token, samples=samples, classes=names, clock=time.time()

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.safe_yaml import read_yaml
@@ -21,13 +21,13 @@ from fedloom.data import Dataset, Scenario
 from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Views, starts
-from fedloom.flower.bounds import FEWEST
 from fedloom.flower.logs import log
-from fedloom.flower.stored import Stored
+from fedloom.flower.status import Stored, Strict
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.config.scenario_config import PublicConfig, ScenarioConfig
 
 _SPLITS = ("val", "split")
+FEWEST = 4  # clients for a meaningful median: of three, one hostile client would be a third
 
 
 def node_source(config: RunConfig) -> Nodes | None:
@@ -180,10 +180,8 @@ Means = tuple[Annotated[float, Field(ge=-1e30, le=1e30)], ...]  # deviations of 
 FARTHEST = 30.0  # largest deviation from the median client, over the usual one
 
 
-class ChannelMoments(BaseModel):
+class ChannelMoments(Strict, frozen=True):
     """For each numeric feature of a node's training samples: the mean, and the sum of squared distances from it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     mean: Means
     squares: tuple[Annotated[float, Field(ge=0, le=1e70)], ...]

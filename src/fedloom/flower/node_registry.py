@@ -1,44 +1,88 @@
-"""Which node is which client: each new node is asked to join, and one that does not fit is reported and left out."""
+"""Which node is which client: each new node is asked to join; one that does not fit is reported and asked again."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 
-from fedloom._version import __version__
-from fedloom.core.errors import FedloomError, printable
+from fedloom.core.errors import FedloomError, printable, short_repr
 from fedloom.data import Scenario
-from fedloom.flower.absences import Absences, client_list, clock_difference
 from fedloom.flower.bindings import NodeBindings, WrongClientError
-from fedloom.flower.checks import check_join
-from fedloom.flower.logs import LogRecord
+from fedloom.flower.findings import clock_difference
+from fedloom.flower.logs import LogRecord, client_list
 from fedloom.flower.node_data import ClientMoments, Scale
-from fedloom.flower.status import NodeStatus, StatusWriter
+from fedloom.flower.status import Absence, NodeStatus, StatusWriter
 from fedloom.flower.transport import Transport
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, read_reply
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0  # seconds until a node is asked again; the pause doubles each time
+_MAX_NODES = 10_000  # whose reasons the server remembers
+_MAX_LISTED = 50  # nodes in the status
 _REPORT_SECONDS = 10.0  # between two reports on clients that have not joined
 _JOIN_SECONDS = 60.0  # that a new node has to answer
 _MAX_NEW_NODES = 100  # asked per poll, so that rounds continue while thousands of nodes come online
+
+
+@dataclass(slots=True)
+class _AbsentNode:
+    reason: str
+    last_request: float  # monotonic seconds
+    client: int | None
+    attempts: int  # unanswered requests
+
+
+def _doubled(seconds: float, times: int) -> float:
+    return min(seconds * 2.0 ** min(times, 20), _LONGEST_PAUSE)
+
+
+class Absences:
+    """The nodes that do not take part, in the order of their first absence."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, _AbsentNode] = {}
+
+    def add(self, node: int, reason: str, last_request: float, client: int | None) -> bool:
+        """Add a `node` of a `client` that was asked in vain at `last_request`; return whether the `reason` is new."""
+        previous = self._entries.get(node)
+        attempts = 1 if previous is None else previous.attempts + 1
+        self._entries[node] = _AbsentNode(reason, last_request, client, attempts)
+        if len(self._entries) > _MAX_NODES:
+            del self._entries[next(iter(self._entries))]
+        return previous is None or previous.reason != reason
+
+    def end(self, node: int) -> None:
+        """Remove a node that takes part."""
+        self._entries.pop(node, None)
+
+    def due(self, now: float, admitted: bool, refused: Container[int | None]) -> set[int]:
+        """Return the nodes to ask again `now`: all if the administrator has `admitted` some, but no `refused` ones."""
+        return {
+            node
+            for node, entry in self._entries.items()
+            if entry.client not in refused
+            and (admitted or now - entry.last_request >= _doubled(_FIRST_PAUSE, entry.attempts - 1))
+        }
+
+    def patience(self, node: int, seconds: float) -> float:
+        """Return the seconds that a node has to answer: doubled each time, because reading its data may take long."""
+        return _doubled(seconds, self._entries[node].attempts if node in self._entries else 0)
+
+    def first_absences(self) -> list[Absence]:
+        """Return the first absences, for the status."""
+        first_entries = sorted(self._entries.items())[:_MAX_LISTED]
+        return [Absence(node=str(node), client=entry.client, reason=entry.reason) for node, entry in first_entries]
+
+    def by_client(self) -> dict[int | None, list[str]]:
+        """Return the reasons as sentences, by client; the last one is the newest. None: the client is unknown."""
+        reasons: dict[int | None, list[str]] = {}
+        for node, entry in self._entries.items():
+            reasons.setdefault(entry.client, []).append(f"node {node} is left out: {entry.reason}")
+        return reasons
 
 
 class FederationError(FedloomError):
     """A federation that cannot continue: too few clients, or a node of this process that cannot join."""
 
     exit_code = 1
-
-
-@dataclass(frozen=True, slots=True)
-class RunIdentity:
-    """A run as nodes know it: its name, the fingerprint of its config, and the scale that nodes have pooled, if any."""
-
-    name: str
-    fingerprint: str
-    scale: Scale | None = None
-
-    def facts(self) -> dict[str, Any]:
-        """Return the facts that every request has."""
-        return {"run": self.name, "fingerprint": self.fingerprint, "version": __version__, "scale": self.scale}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +95,21 @@ class _PendingJoin:
 class NodeRegistry:
     """The clients that have joined, and their nodes.
 
-    scenario: the server's; its clients train, and the ids of its newcomers come after theirs. bindings: the key and the
-    disk of each client. measured: number of features whose moments a client that trains must report.
+    identity: what all requests say of the run. scenario: the server's; its clients train, and the ids of its newcomers
+    come after theirs. measured: number of features whose moments a client that trains must report.
     """
 
     def __init__(
         self,
         transport: Transport,
-        run: RunIdentity,
+        identity: JoinRequest,
         scenario: Scenario,
         status: StatusWriter,
         note: Callable[[str], None],
         bindings: NodeBindings,
         measured: int = 0,
     ) -> None:
-        self._transport, self.run, self._status, self._note = transport, run, status, note
+        self._transport, self.identity, self._status, self._note = transport, identity, status, note
         self._training_clients, self._classes, self._measured = scenario.clients, scenario.class_names, measured
         parts = [scenario] if scenario.newcomers is None else [scenario, scenario.newcomers]
         self._clients = sum(part.clients for part in parts)
@@ -117,7 +161,7 @@ class NodeRegistry:
         for node in sorted(candidates, key=lambda node: (node not in former, node in due, node))[:_MAX_NEW_NODES]:
             self._contacted.add(node)
             patience = self._absences.patience(node, _JOIN_SECONDS)
-            message_id = self._transport.send(node, JoinRequest(**self.run.facts()).to_message(), patience)
+            message_id = self._transport.send(node, self.identity.to_message(), patience)
             self._join_requests[message_id] = _PendingJoin(node, now, patience)
 
     def _receive_replies(self) -> None:
@@ -164,7 +208,7 @@ class NodeRegistry:
 
     def set_scale(self, scale: Scale) -> None:
         """Send the scale with every further request; nodes that join no longer report moments."""
-        self.run, self._measured = replace(self.run, scale=scale), 0
+        self.identity, self._measured = self.identity.model_copy(update={"scale": scale}), 0
 
     def wait(self, clients: Sequence[int], minimum: int, seconds: float) -> None:
         """Wait until all `clients` are online, or at least `minimum` of them after some `seconds`.
@@ -220,8 +264,7 @@ class NodeRegistry:
             binding = reply.client, self._transport.key_of(node), reply.token
             if client is not None and not self._transport.in_process:
                 self._bindings.check(*binding)
-            measured = self._measured if reply.client < self._training_clients else 0
-            check_join(reply, self.run.name, self._clients, self._classes, measured, self._sizes, self._refused)
+            self._check(reply)
             if not self._transport.in_process:
                 self._bindings.claim(*binding)
         except MessageError as error:
@@ -236,6 +279,29 @@ class NodeRegistry:
             self._note(LogRecord(text, "changed", client=reply.client))
         self._node = {other: other_node for other, other_node in self._node.items() if other_node != node}
         self._node[reply.client], self._joined[reply.client] = node, reply
+
+    def _check(self, reply: JoinReply) -> None:
+        """Raise `MessageError` if a client does not fit the run."""
+        client = reply.client
+        if reply.run != self.identity.run:
+            raise MessageError(f"it joins the run {short_repr(reply.run)}, this is {self.identity.run}")
+        if client >= self._clients:
+            raise MessageError(f"it is client {client}, the run has clients 0 .. {self._clients - 1}")
+        if client in self._refused:
+            raise MessageError(f"client {client}: {self._refused[client]}")
+        if self._sizes is not None and reply.samples != self._sizes[client]:
+            known = f"by the config it has {self._sizes[client]:,}"
+            raise MessageError(f"client {client} joins with {reply.samples:,} training samples; {known}")
+        if reply.classes != self._classes:
+            raise MessageError(
+                f"client {client} has the classes {short_repr(list(reply.classes))}, the server "
+                f"{short_repr(list(self._classes))}; use the same labels on all nodes"
+            )
+        if self._measured and client < self._training_clients:
+            features = 0 if reply.moments is None else min(len(reply.moments.mean), len(reply.moments.squares))
+            if features != self._measured or not reply.samples:
+                reported = f"moments of {features} features of {reply.samples} samples"
+                raise MessageError(f"client {client} reports {reported}; need {self._measured} features")
 
     def _compare_clocks(self, request: _PendingJoin, reply: JoinReply) -> None:
         """Report, once, a node whose clock is too far from this server's for Flower's signatures."""

@@ -9,7 +9,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
@@ -22,10 +21,18 @@ import torch
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, FedloomError, short_repr
 from fedloom.core.files import parse_json
-from fedloom.flower.absences import AHEAD_SECONDS, BEHIND_SECONDS, clock_advice
 from fedloom.flower.apps import CONFIG
 from fedloom.flower.bindings import public_keys
-from fedloom.flower.findings import Finding, disk_finding, port_finding, read_or_explain, stored_bytes
+from fedloom.flower.findings import (
+    AHEAD_SECONDS,
+    BEHIND_SECONDS,
+    Finding,
+    clock_advice,
+    disk_finding,
+    port_finding,
+    read_or_explain,
+    stored_bytes,
+)
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import count_nodes, node_source
 from fedloom.flower.transport import require_flower
@@ -37,24 +44,6 @@ _SERVER_REPORT = "the output of `fedloom flower check server --json`"
 _TIMEOUT = 10.0  # seconds
 _DATE_RESOLUTION = 1.0  # seconds
 _MAX_HEADER = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFiles:
-    """The files with which a node starts; None for one that is not checked.
-
-    authority: the server's ca.crt; None for a SuperLink without TLS. key: the private key. app: an exported app, or a
-    config file. client, data: as in `--node-config`. state: the folder of private states. server_report: the file of
-    the server's findings as JSON.
-    """
-
-    authority: Path | None = None
-    key: Path | None = None
-    app: Path | None = None
-    client: int = 0
-    data: Path | None = None
-    state: Path | None = None
-    server_report: Path | None = None
 
 
 def check_server(
@@ -76,31 +65,55 @@ def check_server(
     if keys is not None:
         from fedloom.flower.certificates import server_certificate_findings
 
-        findings += server_certificate_findings(keys, hosts, datetime.now(UTC))
+        findings += server_certificate_findings(keys, hosts)
         findings += _public_key_findings(keys, 0 if config is None else count_nodes(config))
     if port is not None:
         findings.append(port_finding(listen, port))
     return findings if config is None else [*findings, _state_finding(config, out, "checkpoints")]
 
 
-def check_node(address: str, files: NodeFiles, *, port: int | None = None) -> list[Finding]:
-    """Check a node before its SuperNode, which listens on `port`, connects to the SuperLink at `address`."""
+def check_node(
+    address: str,
+    *,
+    authority: Path | None = None,
+    key: Path | None = None,
+    app: Path | None = None,
+    client: int = 0,
+    data: Path | None = None,
+    state: Path | None = None,
+    server_report: Path | None = None,
+    port: int | None = None,
+) -> list[Finding]:
+    """Check a node before its SuperNode connects to the SuperLink at `address`; None for a file skips its check.
+
+    authority: the server's ca.crt; None for a SuperLink without TLS. key: the private key. app: an exported app, or a
+    config file. client, data: as in `--node-config`. state: the folder of private states. server_report: the file of
+    the server's findings as JSON. port: on which the SuperNode listens.
+    """
     required, findings = dict[str, str](), list[Finding]()
-    if files.server_report is not None:
+    if server_report is not None:
         try:
-            required = _read_report(files.server_report)
+            required = _read_report(server_report)
         except ConfigError as problem:
             findings.append(Finding("versions", "error", str(problem)))
     findings += version_findings(required)
-    if files.key is not None:
+    if key is not None:
         from fedloom.flower.certificates import key_findings
 
-        findings += key_findings(files.key)
+        findings += key_findings(key)
     if port is not None:
         findings.append(port_finding("127.0.0.1", port))
-    if files.app is not None:
-        findings += _app_findings(files.app, files, required.get("fingerprint"))
-    return [*findings, *connection_findings(address, files.authority)]
+    if app is not None:
+        config = read_app_or_explain(app)
+        if isinstance(config, Finding):
+            findings.append(config)
+        else:
+            findings += fingerprint_findings(app, config, required.get("fingerprint"), "the server's is")
+            if data is not None:
+                findings.append(_data_finding(config, client, data))
+            if state is not None:
+                findings.append(_state_finding(config, state, "private states"))
+    return [*findings, *connection_findings(address, authority)]
 
 
 # -- versions and config -----------------------------------------------------------------------------------------------
@@ -160,17 +173,6 @@ def fingerprint_findings(app: Path, config: RunConfig, expected: str | None, ori
         text = f"{app} has the config {fingerprint}, and {origin} {expected}; export the app again for all machines"
         return [Finding("config", "error", text)]
     return [Finding("config", "ok", f"{app}: {config.method}, {config.rounds} rounds, fingerprint {fingerprint}")]
-
-
-def _app_findings(app: Path, files: NodeFiles, fingerprint: str | None) -> list[Finding]:
-    """Check config, data and disk of a node."""
-    config = read_app_or_explain(app)
-    if isinstance(config, Finding):
-        return [config]
-    findings = fingerprint_findings(app, config, fingerprint, "the server's is")
-    if files.data is not None:
-        findings.append(_data_finding(config, files.client, files.data))
-    return findings if files.state is None else [*findings, _state_finding(config, files.state, "private states")]
 
 
 def _data_finding(config: RunConfig, client: int, data: Path) -> Finding:
@@ -246,8 +248,11 @@ def connection_findings(
     clock: this machine's, in seconds since 1970.
     """
     try:
-        host, port = parse_address(address)
-        context = None if authority is None else _client_context(authority)
+        (host, port), context = parse_address(address), None
+        if authority is not None:
+            from fedloom.flower.certificates import client_context, explain_refusal
+
+            context = client_context(authority)
     except ConfigError as problem:
         yield Finding("address", "error", str(problem))
         return
@@ -270,8 +275,6 @@ def connection_findings(
     with contextlib.ExitStack() as stack:
         stack.enter_context(connection)
         if context is not None and authority is not None:
-            from fedloom.flower.certificates import explain_refusal
-
             try:
                 connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
             except ssl.SSLError as problem:
@@ -303,12 +306,6 @@ def parse_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ConfigError(f"the address {short_repr(address)}: need host:port, e.g. server.example.org:8000")
     return host.strip("[]"), int(port)
-
-
-def _client_context(authority: Path) -> ssl.SSLContext:
-    from fedloom.flower.certificates import client_context
-
-    return client_context(authority)
 
 
 def _clock_finding(connection: socket.socket, host: str, clock: Callable[[], float]) -> Finding:

@@ -19,14 +19,11 @@ from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob
 from fedloom.engine.serial import Engine, Jobs
 from fedloom.evaluation import MetricStates
-from fedloom.flower.absences import client_list
-from fedloom.flower.bounds import FEWEST, NormBounds, UploadNorm, upload_norms
-from fedloom.flower.checks import References, shares_too_large
-from fedloom.flower.exchange import Exchange
-from fedloom.flower.logs import LogRecord
-from fedloom.flower.node_data import stand_in_views
+from fedloom.flower.checks import References, UploadNorm, shares_too_large, upload_norms
+from fedloom.flower.exchange import Exchange, LostReplyError, ReplyReader, facts_limit
+from fedloom.flower.logs import LogRecord, client_list
+from fedloom.flower.node_data import FEWEST, stand_in_views
 from fedloom.flower.node_registry import FederationError, NodeRegistry
-from fedloom.flower.replies import LostReplyError, ReplyReader, facts_limit
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import BYTES_PER_CHARACTER, Transport
 from fedloom.flower.upload_checks import UploadReader
@@ -63,11 +60,10 @@ class RemoteEngine(Engine):
         self._federation, self._worker, self._out = federation, worker, out
         self._uploads = UploadReader(federation, worker, config.max_norm, note)
         self._references = References.read(out) or References()
-        self._bounds = None if config.max_ratio is None else NormBounds(config.max_ratio, self._references.items)
         self._norms: dict[int, list[UploadNorm]] = {}  # of the round's uploads, by client
         self._failures, self._refusals = 0, list[str]()  # of this round
         self._is_last, self._reported_unbounded = False, False
-        self._replies = ReplyReader(registry.run.name, self._uploads, worker, registry)
+        self._replies = ReplyReader(self._uploads, worker, registry)
         self._exchange = Exchange(transport, registry, config, status, note, self.update_sizes)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
@@ -252,12 +248,13 @@ class RemoteEngine(Engine):
             job = requested[client]
             sends, upload = self._uploads.method_of(job).spec.sends, self._uploads.unpacked(result.upload, job)
             self._norms[client] = list(upload_norms(upload, job.payload, sends, job.ctx.task.roles))
-        if self._bounds is None or not results:
+        max_ratio = self._config.max_ratio
+        if max_ratio is None or not results:
             return
         (first_job, *_) = requested.values()
         sends = self._uploads.method_of(first_job).spec.sends
-        for client, excess in self._bounds.judge(self._norms, samples, sends).items():
-            self._refuse(requested[client], "the upload", MessageError(str(excess)))
+        for client, (_, reason) in self._references.excesses(self._norms, samples, sends, max_ratio).items():
+            self._refuse(requested[client], "the upload", MessageError(reason))
             del results[client]
         if len(results) < FEWEST and not self._reported_unbounded:
             self._reported_unbounded = True

@@ -4,21 +4,21 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import read_file, restrict_to_owner, write_atomic
 from fedloom.data import Scenario
 from fedloom.data.sources.nodes import Nodes
 from fedloom.engine import Engine, Federation, Worker
-from fedloom.flower.absences import client_list
 from fedloom.flower.bindings import NodeBindings
-from fedloom.flower.bounds import FEWEST
 from fedloom.flower.checks import shares_too_large
-from fedloom.flower.findings import require_disk, stored_bytes
-from fedloom.flower.logs import LogCallback
+from fedloom.flower.exchange import facts_limit
+from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
+from fedloom.flower.logs import LogCallback, client_list
 from fedloom.flower.node_data import (
+    FEWEST,
     Scale,
     node_source,
     outliers,
@@ -26,11 +26,11 @@ from fedloom.flower.node_data import (
     server_data,
     server_scenario,
 )
-from fedloom.flower.node_registry import NodeRegistry, RunIdentity
+from fedloom.flower.node_registry import NodeRegistry
 from fedloom.flower.remote import RemoteEngine
-from fedloom.flower.replies import facts_limit
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import Transport
+from fedloom.flower.wire import JoinRequest
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.config.sections import CheckpointConfig
@@ -70,8 +70,8 @@ def serve(
         )
     every_round = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))
     config = config.model_copy(update={"checkpoint": every_round})
-    name, nodes, bindings = RunIdentity(_name(out), config.fingerprint()), node_source(config), NodeBindings(out, keys)
-
+    identity = JoinRequest(run=_name(out), fingerprint=config.fingerprint(), version=__version__)
+    nodes, bindings = node_source(config), NodeBindings(out, keys)
     status = StatusWriter(config, out)
     watchers = [LogCallback(lambda: status.status.run), status, *callbacks]
 
@@ -82,23 +82,26 @@ def serve(
     registry, settings = None, config.flower
     if nodes is not None:
         scenario = server_scenario(config, None if tests is None else server_data(config, tests))
-        name = replace(name, scale=Scale.read(out))
-        if nodes.numeric_features and name.scale is None:
+        scale = Scale.read(out)
+        if nodes.numeric_features and scale is None:
             measured = len(nodes.numeric_features)
-            registry = NodeRegistry(transport, name, scenario, status, say, bindings, measured)
+            registry = NodeRegistry(transport, identity, scenario, status, say, bindings, measured)
             registry.wait(range(scenario.clients), settings.min_clients, settings.join_timeout)
-            name = replace(name, scale=_pool_scale(registry, config, nodes, say))
-        scenario = scenario if name.scale is None else name.scale.apply_to_scenario(scenario, nodes)
+            scale = _pool_scale(registry, config, nodes, say)
+        identity = identity.model_copy(update={"scale": scale})
+        scenario = scenario if scale is None else scale.apply_to_scenario(scenario, nodes)
     elif tests is not None:
         raise ConfigError(f"{tests}: the config describes the test data, unless it has `source: nodes`; leave it out")
 
     def engine(federation: Federation, worker: Worker, note: Callable[[str], None]) -> Engine:
         if out is not None:
-            require_disk(out, stored_bytes(config, federation.server), "checkpoints")
+            refuse_errors([disk_finding(out, stored_bytes(config, federation.server), "checkpoints")])
             restrict_to_owner(out)  # only the server may read its checkpoints and its list of clients
-            write_atomic(out / _NAME, name.name, private=True)
-        if out is not None and name.scale is not None:
-            name.scale.write(out)
+            write_atomic(out / _NAME, identity.run, private=True)
+            if identity.scale is not None:
+                identity.scale.write(out)
+        status.begin(identity.run, federation.round)
+        bindings.begin()
         if federation.scenario.newcomers is not None:
             facts_limit(worker.evaluator_for(None), config.evaluation.newcomers.most_tests)
             first, ids = federation.scenario.clients, federation.scenario.newcomer_ids
@@ -106,9 +109,7 @@ def serve(
             never_training = client_list(range(first, first + len(ids)))
             text = f"nodes 0 to {first - 1} train; nodes that never train, and are tested after the last round: "
             note(f"{text}{never_training}{of_config}")
-        status.begin(name.name, federation.round)
-        bindings.begin()
-        joined = registry or NodeRegistry(transport, name, federation.scenario, status, note, bindings)
+        joined = registry or NodeRegistry(transport, identity, federation.scenario, status, note, bindings)
         remote = RemoteEngine(transport, federation, worker, settings, status, note, joined, out)
         if registry is None:
             train = federation.scenario.train

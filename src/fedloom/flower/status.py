@@ -1,19 +1,20 @@
-"""The status of a federation: a small file in the run's folder, which the server writes and other programs read.
+"""Small JSON files that a federation's server keeps in the run's folder, above all its status.
 
-The server replaces it at every change, and every few seconds while it waits, so it tells when a server has died.
+The server replaces the status at every change, and every few seconds while it waits, so it tells when a server has
+died.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.files import read_file, write_atomic
+from fedloom.flower.findings import require_free
 from fedloom.flower.logs import LogRecord
-from fedloom.flower.processes import require_free
-from fedloom.flower.stored import Stored
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.log import Row, total_over_rounds
@@ -23,11 +24,37 @@ SILENT = 30.0  # seconds without a write after which a server may be dead
 _HEARTBEAT = 5.0  # seconds between two writes of a server that waits
 
 
-class _StatusPart(BaseModel):
+class Strict(BaseModel):
+    """Values of exactly the declared keys and types."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class NodeStatus(_StatusPart):
+class Stored(Strict):
+    """The content of one file of a run's folder. ADVICE: what to do about a damaged one."""
+
+    FILE: ClassVar[str]
+    ADVICE: ClassVar[str]
+
+    @classmethod
+    def read(cls, out: Path | None) -> Self | None:
+        """Read the file in the folder `out`; None if there is none. Raises `RunFolderError` for a damaged file."""
+        if out is None:
+            return None
+        try:
+            return cls.model_validate_json(read_file(out / cls.FILE))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            reason = "damaged" if isinstance(error, ValidationError) else f"cannot be read ({error.strerror})"
+            raise RunFolderError(f"{out / cls.FILE}: {reason}; {cls.ADVICE}") from None
+
+    def write(self, out: Path) -> None:
+        """Write the file, which only its owner can read."""
+        write_atomic(out / self.FILE, self.model_dump_json(indent=1) + "\n", private=True)
+
+
+class NodeStatus(Strict):
     """A client and its node. node: Flower's id, as text. round: the last one with a result of the client."""
 
     client: int
@@ -37,7 +64,7 @@ class NodeStatus(_StatusPart):
     round: int = 0
 
 
-class Absence(_StatusPart):
+class Absence(Strict):
     """A node that does not take part, and why. client: None if unknown."""
 
     node: str
@@ -45,7 +72,7 @@ class Absence(_StatusPart):
     reason: str
 
 
-class Wait(_StatusPart):
+class Wait(Strict):
     """The clients that the server waits for. since, until: seconds since 1970."""
 
     purpose: str
@@ -54,7 +81,7 @@ class Wait(_StatusPart):
     until: float
 
 
-class Trouble(_StatusPart):
+class Trouble(Strict):
     """The last error or refusal."""
 
     time: float
@@ -192,8 +219,13 @@ def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[],
         raise ConfigError("prometheus-client is not installed; pip install 'fedloom[prometheus]'") from None
     read_status(run)
     require_free(port, host)
+
+    class Collector:
+        def collect(self) -> Iterator[Any]:
+            return _metrics(run)
+
     registry: Any = CollectorRegistry()
-    registry.register(_StatusCollector(run))
+    registry.register(Collector())
     server, thread = start_http_server(port, host, registry)
 
     def end() -> None:
@@ -204,33 +236,29 @@ def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[],
     return end
 
 
-class _StatusCollector:
-    def __init__(self, run: Path) -> None:
-        self._run = run
+def _metrics(run: Path) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        status = read_status(self._run)
-        wait = status.wait
-        gauges = {
-            "round": ("Last whole round", status.round),
-            "rounds": ("Rounds of the run", status.rounds),
-            "nodes": ("Clients whose nodes are online", sum(node.online for node in status.nodes)),
-            "waiting_clients": ("Clients that the server waits for", len(wait.clients) if wait else 0),
-            "waiting_since_seconds": ("When the wait began, seconds since 1970; 0: none", wait.since if wait else 0),
-            "written_seconds": ("When the status was written, seconds since 1970", status.written),
-            "failed": ("1 if the run ended without a result", int(status.state == "failed")),
-            "finished": ("1 if the run ended with one", int(status.state == "finished")),
-        }
-        counters = {
-            "upload_bytes": ("Bytes of payloads from clients", status.bytes_up),
-            "download_bytes": ("Bytes of payloads to clients", status.bytes_down),
-            "refused": ("Uploads and tests that were refused", status.refused),
-            "failures": ("Exceptions in clients' work", status.failures),
-        }
-        for kind, family in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
-            for name, (text, value) in family.items():
-                metric = kind(f"fedloom_{name}", text, labels=["run", "method"])
-                metric.add_metric([status.run, status.method], value)
-                yield metric
+    status = read_status(run)
+    wait = status.wait
+    gauges = {
+        "round": ("Last whole round", status.round),
+        "rounds": ("Rounds of the run", status.rounds),
+        "nodes": ("Clients whose nodes are online", sum(node.online for node in status.nodes)),
+        "waiting_clients": ("Clients that the server waits for", len(wait.clients) if wait else 0),
+        "waiting_since_seconds": ("When the wait began, seconds since 1970; 0: none", wait.since if wait else 0),
+        "written_seconds": ("When the status was written, seconds since 1970", status.written),
+        "failed": ("1 if the run ended without a result", int(status.state == "failed")),
+        "finished": ("1 if the run ended with one", int(status.state == "finished")),
+    }
+    counters = {
+        "upload_bytes": ("Bytes of payloads from clients", status.bytes_up),
+        "download_bytes": ("Bytes of payloads to clients", status.bytes_down),
+        "refused": ("Uploads and tests that were refused", status.refused),
+        "failures": ("Exceptions in clients' work", status.failures),
+    }
+    for kind, family in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+        for name, (text, value) in family.items():
+            metric = kind(f"fedloom_{name}", text, labels=["run", "method"])
+            metric.add_metric([status.run, status.method], value)
+            yield metric

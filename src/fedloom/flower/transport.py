@@ -1,18 +1,22 @@
 """How messages get to nodes and back: the interface of a transport, Flower's `Grid`, and one inside this process."""
 
 import itertools
+import json
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 from fedloom.core.errors import ConfigError, printable
 from fedloom.flower.bindings import fingerprint_of
-from fedloom.flower.bounds import ReplyBound, ReplyTooLarge
 from fedloom.flower.node import Node
 from fedloom.flower.wire import MAX_FACTS, ErrorReply, Message, MessageError, Request, read
 
 BYTES_PER_CHARACTER = 8  # of facts: four in UTF-8, and room for Flower's own fields
 SMALL_REPLY_BYTES = BYTES_PER_CHARACTER * MAX_FACTS  # a reply without a body
+_FETCH_PATHS = ("/pull-messages", "/pull-object")
+_MAX_SMALL_OBJECTS = 64  # objects of a reply, without the chunks of its body
+_MIN_CHUNK_BYTES = 1 << 16  # of every chunk of a body but the last
 
 
 class Transport(Protocol):
@@ -115,6 +119,86 @@ def from_content(content: Any) -> Message:
     if not isinstance(text, str) or array.stype != _STYPE or not isinstance(array.data, bytes):
         raise MessageError("its parts have the wrong types")
     return Message(text, array.data)
+
+
+class ReplyTooLarge(Exception):
+    """A reply that is longer than the bound."""
+
+
+class ReplyBound:
+    """Refuses a reply that is too long before its bytes are read, which Flower cannot do itself.
+
+    Flower's `HttpGrid` fetches a reply in objects of a few megabytes, so the length of each object is checked before
+    its body is read, and the length of the arrays before Flower joins them: a reply can name one small chunk a million
+    times. Only this class uses the client of a `grid` and its objects, which are not public. In a simulation, a grid
+    has no client, and replies are in this process' memory already.
+    """
+
+    def __init__(self, grid: Any) -> None:
+        self._grid, self._lock = grid, threading.Lock()
+        self.begin(0)
+        client: Any = getattr(grid, "_runtime_client", None)
+        if client is not None:
+            client._interceptors = (*client._interceptors, self)
+            client._client.event_hooks["response"].append(self._check)
+        self._client = client
+
+    def begin(self, limit: int) -> None:
+        """Begin with the next reply, which may have `limit` bytes."""
+        self._limit, self._bytes, self._objects = limit, 0, 0
+        self._names: list[str] = []  # of the messages that are fetched
+        self._lengths: dict[str, int] = {}  # of objects, without their headers
+        self._chunks: list[str] = []  # of all arrays, as often as they are named
+
+    def drop(self) -> None:
+        """Let the SuperLink delete the rest of a refused reply."""
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+
+        names, run = self._names, self._grid.run.run_id
+        self.begin(self._limit)
+        for name in names:
+            request = ConfirmMessageReceivedRequest(node=self._grid.node, run_id=run, message_object_id=name)
+            self._client.ConfirmMessageReceived(request)
+
+    def intercept(self, context: Any, call_next: Any) -> Any:
+        """Wrap a request of the client, as Flower's interceptors do."""
+        from flwr.proto.message_pb2 import PullObjectResponse
+        from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+
+        response = call_next(context)
+        if context.rpc_method.endswith("/PullMessages"):
+            messages = PullAppMessagesResponse.FromString(response.content).messages_list
+            self._names = [message.metadata.message_id for message in messages]
+        elif context.rpc_method.endswith("/PullObject"):
+            self._measure(context.message.object_id, PullObjectResponse.FromString(response.content).object_content)
+        elif context.rpc_method.endswith("/ConfirmMessageReceived"):  # everything is fetched, and nothing joined
+            length = sum(self._lengths.get(chunk, 0) for chunk in self._chunks)
+            if length > self._limit:
+                raise ReplyTooLarge(f"its arrays have {length:,} bytes; {self._limit:,} at most")
+        return response
+
+    def _measure(self, name: str, content: bytes) -> None:
+        from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
+
+        if not content:
+            return  # not there yet; Flower asks again
+        kind, children, length = get_object_head_values_from_object_content(content)
+        with self._lock:
+            self._lengths[name] = length
+        if kind == "Array":
+            chunks = [children[index] for index in json.loads(content[len(content) - length :])["arraychunk_ids"]]
+            with self._lock:
+                self._chunks += chunks
+
+    def _check(self, response: Any) -> None:
+        """Count a response before its body is read."""
+        if not response.request.url.path.endswith(_FETCH_PATHS):
+            return
+        with self._lock:
+            self._bytes += int(response.headers.get("content-length", self._limit + 1))
+            self._objects += 1
+            if self._bytes > self._limit or self._objects > _MAX_SMALL_OBJECTS + self._limit // _MIN_CHUNK_BYTES:
+                raise ReplyTooLarge(f"more than {self._limit:,} bytes, or in too many parts; it was not read")
 
 
 class GridTransport:

@@ -1,34 +1,142 @@
-"""A federation of real processes on this machine: SuperLink, SuperNodes, keys and certificates."""
+"""A federation of real processes on this machine: SuperLink, SuperNodes, keys and certificates.
+
+Processes are started and ended by their ids, with all their descendants.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from fedloom.core.errors import printable
-from fedloom.core.files import parse_json, read_file, restrict_to_owner, write_atomic
+from fedloom.core.errors import ConfigError, printable
+from fedloom.core.files import parse_json, private_folder, read_file, restrict_to_owner, write_atomic
 from fedloom.flower.apps import FAILED, export
-from fedloom.flower.findings import refuse_errors
+from fedloom.flower.exchange import RemoteError
+from fedloom.flower.findings import refuse_errors, require_free
 from fedloom.flower.node_data import count_nodes, node_file, server_file
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.preflight import check_server
-from fedloom.flower.processes import ChildProcesses, executable, free_ports, require_free
-from fedloom.flower.replies import RemoteError
 from fedloom.flower.transport import require_flower
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.run_data import RunData
 
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HOST, NAME = "127.0.0.1", "fedloom"
 _START_SECONDS = 120.0  # for a process to listen
 _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
+_TERMINATION_SECONDS = 5.0  # between SIGTERM and SIGKILL
+
+
+def executable(name: str) -> str:
+    """Find a command of Flower's, first in this environment. Raises `ConfigError` if there is none."""
+    beside_python = Path(sys.executable).parent / name
+    path = str(beside_python) if beside_python.exists() else shutil.which(name)
+    if path is None:
+        raise ConfigError(f"the command {name} is not installed; pip install 'fedloom[flower]'")
+    return path
+
+
+def free_ports(count: int) -> list[int]:
+    """Return unused ports of the loopback."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+
+
+def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a copy of an environment in which no proxy is used for the loopback."""
+    changed = dict(environment)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        hosts = [host for key in (name, name.upper()) for host in environment.get(key, "").split(",") if host.strip()]
+        exceptions = ",".join(dict.fromkeys([*map(str.strip, hosts), *_LOOPBACK]))
+        changed |= {name: exceptions, name.upper(): exceptions}
+    return changed
+
+
+class ChildProcesses:
+    """Child processes by name, each with a log file that only the owner can read."""
+
+    def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
+        self._logs, self._environment = logs, without_proxy({**os.environ, **environment})
+        self._started: dict[str, subprocess.Popen[bytes]] = {}  # the latest of each name
+        self._all: list[subprocess.Popen[bytes]] = []
+        private_folder(logs)
+
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a command in a new session, which Ctrl-C on the terminal does not reach."""
+        handle = os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "ab") as log:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+                umask=0o077,
+            )
+        self._started[name] = process
+        self._all.append(process)
+        return process
+
+    def pid_of(self, name: str) -> int:
+        """Return the id of the latest process with a name."""
+        return self._started[name].pid
+
+    def log(self, name: str) -> Path:
+        """Return the log file of a process."""
+        return self._logs / f"{name}.log"
+
+    def tail(self, name: str, lines: int = 5) -> str:
+        """Return the last lines of a process' log, joined to one line."""
+        with contextlib.suppress(OSError):
+            text = self.log(name).read_text(encoding="utf-8", errors="replace")
+            return printable(" | ".join(" ".join(line.split()) for line in text.splitlines()[-lines:]))
+        return ""
+
+    def close(self) -> None:
+        """End all processes and their descendants."""
+        pids = {pid for process in self._all for pid in family(process.pid)}
+        for process in self._all:
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + _TERMINATION_SECONDS
+        for process in self._all:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        for pid in pids - {os.getpid()}:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._all:
+            process.wait()
+        self._started, self._all = {}, []
+
+
+def family(pid: int) -> set[int]:
+    """Return the ids of a process and all its descendants, from /proc; only `pid` if there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a process that has ended meanwhile
+            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    members, pending = set[int](), [pid]
+    while pending:
+        members.add(parent := pending.pop())
+        pending += [child for child in children.get(parent, []) if child not in members]
+    return members
 
 
 class LocalFederation:
@@ -165,13 +273,14 @@ def up(
         _sigterm_as_interrupt(),
         LocalFederation(config, folder_of(out), insecure=insecure, port=port, say=say, data=data) as federation,
     ):
-        process, new_lines = federation.run(out), _JsonLines(federation.processes.log("run"))
-        while process.poll() is None:
-            for line in new_lines:
-                say(line)
-            time.sleep(0.2)
-        for line in new_lines:
-            say(line)
+        process, has_ended = federation.run(out), False
+        with federation.processes.log("run").open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            while not has_ended:
+                time.sleep(0.2)
+                has_ended = process.poll() is not None  # before its last lines are read
+                for line in _new_lines(log):
+                    say(line)
         return collect_result(out, federation.processes)
 
 
@@ -180,13 +289,15 @@ def folder_of(out: Path) -> Path:
     return out.with_name(out.name + ".flower")
 
 
-def expiring_certificates(keys: Path) -> list[str]:
-    """Return a sentence for each certificate in a folder that has expired, or expires soon."""
-    if not any(keys.glob("*.crt")):
-        return []
-    from fedloom.flower.certificates import expiring
+def expiring_certificates(keys: Path, now: datetime | None = None) -> list[str]:
+    """Return a sentence for each certificate in a folder that has expired, or expires within 30 days."""
+    files = [file for name in ("ca.crt", "server.crt") if (file := keys / name).is_file()]
+    if not files:
+        return []  # without importing cryptography, which may not be installed
+    from fedloom.flower.certificates import date_findings, read_certificate
 
-    return expiring(keys)
+    now = now or datetime.now(UTC)
+    return [finding.text for file in files for finding in date_findings(str(file), read_certificate(file), now)]
 
 
 def collect_result(out: Path, processes: ChildProcesses) -> RunData:
@@ -207,21 +318,12 @@ def collect_result(out: Path, processes: ChildProcesses) -> RunData:
     return result
 
 
-class _JsonLines:
-    """The JSON lines that were added to a log since the last iteration."""
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._offset = file, file.stat().st_size if file.exists() else 0
-
-    def __iter__(self) -> Iterator[str]:
-        with self._file.open("rb") as stream:
-            stream.seek(self._offset)
-            for line in stream:
-                if not line.endswith(b"\n"):
-                    break
-                self._offset += len(line)
-                if line.startswith(b"{"):
-                    yield line.decode(errors="replace").rstrip()
+def _new_lines(log: BinaryIO) -> Iterator[str]:
+    """Yield the JSON lines that were added to a log since the last call; one that is not complete stays for later."""
+    while (line := log.readline()).endswith(b"\n"):
+        if line.startswith(b"{"):
+            yield line.decode(errors="replace").rstrip()
+    log.seek(-len(line), os.SEEK_CUR)
 
 
 @contextlib.contextmanager

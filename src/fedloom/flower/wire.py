@@ -68,7 +68,7 @@ class Request(_MessageFacts, extra="ignore"):
 
 
 class JoinRequest(Request, extra="forbid"):
-    """A request to join the run."""
+    """A request to join the run; it has what all requests say of the run."""
 
     do: Literal["join"] = "join"
 
@@ -172,15 +172,15 @@ AnyJob: TypeAlias = Job | EvalJob | NewcomerJob
 F = TypeVar("F", bound=_MessageFacts)
 
 
-def request_for(job: AnyJob, **facts: Any) -> Request:
-    """Return the request for a job. facts: those that every request has."""
+def request_for(job: AnyJob, identity: JoinRequest, state_round: int | None = None) -> Request:
+    """Return the request for a job in the run that `identity` describes. state_round: as in `Request`."""
+    facts: dict[str, Any] = {"client": job.ctx.client, "round": job.ctx.round, "state_round": state_round}
+    facts |= {name: getattr(identity, name) for name in ("run", "fingerprint", "version", "scale")}
     if isinstance(job, Job):
         return TrainRequest(measured=job.measured, stage=job.stage, **facts)
-    return (
-        ServeRequest(**facts)
-        if isinstance(job, NewcomerJob)
-        else EvalRequest(split=job.split, protocol=job.protocol, **facts)
-    )
+    if isinstance(job, EvalJob):
+        return EvalRequest(split=job.split, protocol=job.protocol, **facts)
+    return ServeRequest(**facts)
 
 
 def reply_with(result: JobResult | EvalResult | NewcomerResult, request: Request) -> Reply:
