@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -73,30 +73,29 @@ def to_stdout() -> None:
 
 
 class LogCallback(Callback):
-    """Logs the events of a run. name: returns the run's name among nodes."""
+    """Logs the events of a run, whose name among nodes is `run`."""
 
-    def __init__(self, name: Callable[[], str]) -> None:
-        self._name = name
+    def __init__(self, run: str) -> None:
+        self._run = run
 
     def on_start(self, config: RunConfig, first_round: int) -> None:
-        log("start", {"run": self._name(), "round": first_round - 1, "rounds": config.rounds})
+        log("start", {"run": self._run, "round": first_round - 1, "rounds": config.rounds})
 
     def on_note(self, config: RunConfig, note: str) -> None:
         if isinstance(note, LogRecord):
-            facts = {"run": self._name(), "round": note.round, "client": note.client}
-            log(note.event, facts, note, logging.WARNING)
+            log(note.event, {"run": self._run, "round": note.round, "client": note.client}, note, logging.WARNING)
         else:
-            log("note", {"run": self._name()}, note)
+            log("note", {"run": self._run}, note)
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
         of_main = of_protocol(rows, main_protocol(rows))
         summary_rows = (row for row in of_main if row["client"] is None and row["split"] in ("system", "test"))
         measures = {row["name"]: row["value"] for row in summary_rows if row["name"] in _LOGGED_MEASURES}
-        log("round", {"run": self._name(), "round": round_, "rounds": config.rounds, **measures})
+        log("round", {"run": self._run, "round": round_, "rounds": config.rounds, **measures})
 
     def on_end(self, config: RunConfig, result: RunData) -> None:
         numbers = result.numbers
-        log("end", {"run": self._name(), "round": numbers["rounds"], "accuracy": numbers["accuracy"]})
+        log("end", {"run": self._run, "round": numbers["rounds"], "accuracy": numbers["accuracy"]})
 
 
 def log_sentence(line: str, zone: tzinfo | None = None) -> str:

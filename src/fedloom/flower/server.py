@@ -73,7 +73,7 @@ def serve(
     identity = JoinRequest(run=_name(out), fingerprint=config.fingerprint(), version=__version__)
     nodes, bindings = node_source(config), NodeBindings(out, keys)
     status = StatusWriter(config, out)
-    watchers = [LogCallback(lambda: status.status.run), status, *callbacks]
+    watchers = [LogCallback(identity.run), status, *callbacks]
 
     def say(text: str) -> None:
         for callback in watchers:
@@ -100,8 +100,6 @@ def serve(
             write_atomic(out / _NAME, identity.run, private=True)
             if identity.scale is not None:
                 identity.scale.write(out)
-        status.begin(identity.run, federation.round)
-        bindings.begin()
         if federation.scenario.newcomers is not None:
             facts_limit(worker.evaluator_for(None), config.evaluation.newcomers.most_tests)
             first, ids = federation.scenario.clients, federation.scenario.newcomer_ids
@@ -109,6 +107,8 @@ def serve(
             never_training = client_list(range(first, first + len(ids)))
             text = f"nodes 0 to {first - 1} train; nodes that never train, and are tested after the last round: "
             note(f"{text}{never_training}{of_config}")
+        status.begin(identity.run, federation.round)
+        bindings.begin()
         joined = registry or NodeRegistry(transport, identity, federation.scenario, status, note, bindings)
         remote = RemoteEngine(transport, federation, worker, settings, status, note, joined, out)
         if registry is None:
