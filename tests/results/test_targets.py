@@ -50,6 +50,8 @@ def test_a_table_of_targets_marks_diverged_runs_and_shows_targets_as_they_are(ma
     cells = [tuple(row[:2]) for row in cells_of(done.target_table([0.9999, 0.05]))[1:]]
     assert cells == [(name, to) for name in ("fedavg", "fedsc (diverged with seed 0)") for to in ("99.99", "5")]
     assert done.target_table(0.05, "csv").splitlines()[0].endswith(",diverged")
+    several = Comparison([make_result(), make_result("local", protocol="personal/local")])
+    assert [row[1] for row in cells_of(several.target_table(0.05))] == ["protocol", "global/global", "personal/local"]
 
 
 @pytest.mark.parametrize("target", [0, 80, float("nan"), -0.1])

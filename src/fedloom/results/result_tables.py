@@ -124,9 +124,10 @@ def target_table(results: Sequence[RunData], targets: Sequence[float]) -> DataTa
         (group.row, target, reached_mean(group.results, target)) for group in grouped(results) for target in targets
     ]
     several = len({row["protocol"] for row, *_ in reached}) > 1
+    protocol: list[Field[_Reaching]] = [Field("protocol", lambda cell: cell[0]["protocol"])] if several else []
     columns: list[Field[_Reaching]] = [
         Field("method", lambda cell: label_with_notes(cell[0]["label"], None, cell[0]["diverged"])),
-        *([Field[_Reaching]("protocol", lambda cell: cell[0]["protocol"])] if several else []),
+        *protocol,
         Field("target %", lambda cell: f"{100 * cell[1]:g}", lambda cell: cell[1]),
         Field("seeds there", lambda cell: f"{cell[2].n} of {cell[2].of}", lambda cell: cell[2].n),
         Field.of("round", lambda cell: cell[2].round, "{:.0f}".format),
