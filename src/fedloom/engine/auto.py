@@ -79,7 +79,6 @@ class Auto(Engine):
         return "whole rounds took " + ", ".join([*times, *self._failures]) if len(times) > 1 else None
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yield one result for each job. Raises `ClientError` at the first failure."""
         self._round += 1
         self._current = self._next_candidate()
         started, samples = time.perf_counter(), 0
@@ -103,7 +102,6 @@ class Auto(Engine):
             return list(self._engine(self._current).run(jobs))
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Test on the engine of the current round."""
         return self._engine(self._current).test(tests)
 
     def keep(self, record: Record) -> Record:
@@ -114,7 +112,6 @@ class Auto(Engine):
         return self._engine(self._current).notes()
 
     def close(self) -> None:
-        """Release the processes and memory of all engines."""
         for candidate in self._all:
             if candidate.engine is not None:
                 candidate.engine.close()
@@ -127,6 +124,7 @@ class Auto(Engine):
                 self._candidates.append(candidate)
             elif candidate.ready is not None and candidate.ready():
                 return candidate
+        # the others are tried once in the order of the list, then again after waits in proportion to their slowness
         if self._rounds < _MIN_ROUNDS or len(self._candidates) == 1:
             return self._candidates[0]
         untried = [candidate for candidate in self._candidates if candidate.rounds < candidate.trial_rounds]

@@ -77,6 +77,7 @@ class BatchSampler:
         """Draw the samples of one epoch, batch after batch: indices into the training set [n], int64. An epoch has a
         `share` in (0, 1] of the job's samples, another one each time, in at most `batches` batches."""
         count = job.indices.numel()
+        # a permutation of all samples, whose beginning is the share
         order = torch.from_numpy(draws.order.permutation(count))
         batches = self.batches_per_epoch(job, share) if batches is None else batches
         samples = min(math.ceil(share * count), batches * self.local_training.batch_size)

@@ -27,7 +27,7 @@ from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Choose, Collect, Consts, Phase, Predictor, Train
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.deep_copy import deep_copy
-from fedloom.nets.loaded_net import LoadedNet, net_of_client
+from fedloom.nets.loaded_net import LoadedNet, group_of
 from fedloom.nets.net import EXTRA, Net, Role, has_batch_norm
 
 CPU = torch.device("cpu")
@@ -110,7 +110,7 @@ class Worker:
 
     def net_of_client(self, client: int) -> LoadedNet:
         """Return the net of a client's architecture; for client -1, the server's."""
-        return net_of_client(self.loaded_nets, client)
+        return self.loaded_nets[0 if client < 0 else group_of(client, self.loaded_nets)]
 
     # -- one round -------------------------------------------------------------------------------------------
     def run(self, job: Job) -> JobResult:

@@ -121,6 +121,7 @@ class SentJobs:
             self.bytes += size
             if client in self._kept:
                 self.payloads[client] = payload
+            # not the first that starts, because engines take the largest clients first
             if group not in self.samples or client < self.samples[group].ctx.client:
                 self.samples[group] = job
             yield job

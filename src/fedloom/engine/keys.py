@@ -39,7 +39,7 @@ def glance_of(phase: Phase) -> Hashable:
 
 def values_of(phase: Phase) -> tuple[tuple[Any, ...], tuple[type, ...]]:
     """Return the values of a phase's fields, and their types."""
-    values = _READ[type(phase)](phase)
+    values = _READ[type(phase)](phase)  # one call in C for all fields, because every client asks
     return values, tuple(map(type, values))
 
 
@@ -87,6 +87,7 @@ def _function_key(function: Callable[..., Any]) -> Hashable:
     """A key that is equal for the same method of one object, and for closures of the same code over equal values."""
     if isinstance(function, functools.partial):
         return "partial", _key(function.func), _key(function.args), _key(function.keywords)
+    # by the owner's identity: two objects of one class may differ in options
     owner, unbound = getattr(function, "__self__", None), getattr(function, "__func__", function)
     code = getattr(unbound, "__code__", None)
     if code is None:

@@ -135,6 +135,7 @@ class Optimizer:
         torch._foreach_mul_(group.second_moments, beta2)
         torch._foreach_addcmul_(group.second_moments, grads, grads, 1 - beta2)
         scale = torch._foreach_sqrt(group.second_moments)
+        # in the order of torch.optim, because another order rounds differently
         divisor, step_size = group.corrections(self.steps)
         torch._foreach_div_(scale, divisor)
         torch._foreach_add_(scale, group.spec.eps)

@@ -202,11 +202,9 @@ class OnRay(Engine):
         self._workers, self._note = workers, note
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yield the `JobResult` of each job, as they finish. Raises `ClientError` at the first failure."""
         return self._executed(jobs)
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Yield the `EvalResult` of each test, as they finish. Raises `ClientError` if adapting fails."""
         return self._executed(tests)
 
     def _executed(self, requests: Iterable[Request]) -> Iterator[Any]:

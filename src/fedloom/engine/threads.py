@@ -116,6 +116,7 @@ class Threads(Engine):
     def _run_in_pool(self, pool: Any, jobs: Iterator[Job]) -> Iterator[JobResult]:
         number, waiting = 0, next(jobs, None)
         while True:
+            # begin several clients in a row, and only once few wait for a thread
             most = self._max_queued if pool.waiting() < _MIN_QUEUED * self.threads else 0
             while waiting is not None and pool.waiting() < most:
                 number += 1
@@ -164,7 +165,6 @@ class Threads(Engine):
         return [Diagnostic("engine.threads", message, 1.0)]
 
     def close(self) -> None:
-        """End the threads, and the engine that tests."""
         if self._test_engine is not None:
             self._test_engine.close()
         self._watch.close()

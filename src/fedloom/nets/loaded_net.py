@@ -133,8 +133,3 @@ def copy_replaced_buffer(path: str, buffer: Tensor, replacement: Tensor | None) 
             "its shape and dtype, because it is averaged and stored"
         )
     buffer.copy_(replacement)
-
-
-def net_of_client(loaded_nets: Sequence[LoadedNet], client: int) -> LoadedNet:
-    """Return the net of a client's architecture; for client -1, the server's."""
-    return loaded_nets[0 if client < 0 else group_of(client, loaded_nets)]

@@ -26,7 +26,7 @@ class MaskedBatchNorm(nn.Module):
         super().__init__()
         self._norm_holder = [norm]  # a list, so that the norm is no child and entries keep their names
         self._rows = rows
-        self._parameters, self._buffers = norm._parameters, norm._buffers
+        self._parameters, self._buffers = norm._parameters, norm._buffers  # the dicts: `functional_call` changes both
 
     def forward(self, x: Tensor) -> Tensor:
         norm, mask = self._norm_holder[0], self._rows.mask

@@ -41,6 +41,7 @@ def tag_roles(module: nn.Module, head: str) -> dict[str, Role]:
     """Return the role of every state-dict entry of `module`, in its order; `head` is the name of the head submodule.
     Batch norm keeps its role inside the head."""
     roles: dict[str, Role] = {}
+    # a module under two names has its entries twice in the state dict
     for prefix, child in module.named_modules(remove_duplicate=False):
         inside_head = prefix == head or prefix.startswith(f"{head}.")
         entries = {**child._parameters, **child._buffers}
@@ -70,6 +71,7 @@ class FunctionalNet:
     entries. `trainable`: names of the entries that train."""
 
     def __init__(self, net: Net) -> None:
+        # a tree carries all other tensors, so the copy needs no memory for them
         constants = {id(buffer) for module in net.modules() for buffer in _non_persistent_buffers(module)}
         placeholders = {
             id(tensor): _placeholder(tensor)

@@ -187,11 +187,13 @@ def _check_single(twin: Net, x: Tensor, name: str) -> None:
 def _without_gradient(twin: Net, output: Tensor) -> list[str]:
     """Paths of the model's parameters that its logits do not depend on."""
     parameters = {path: tensor for path, tensor in twin.named_parameters() if path.partition(".")[0] != EXTRA}
+    # unequal weights, because a sum of probabilities has no gradient
     weights = torch.linspace(0.5, 1.5, output.numel(), dtype=torch.float64).view(output.shape).to(output.dtype)
     try:
         gradients = torch.autograd.grad((output * weights).sum(), list(parameters.values()), allow_unused=True)
     except RuntimeError:  # e.g. an operator without a derivative: training will raise a clearer error
         return []
+    # None and not zero: the parameter took no part, whatever the samples are
     return [path for path, gradient in zip(parameters, gradients, strict=True) if gradient is None]
 
 

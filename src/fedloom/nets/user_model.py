@@ -187,6 +187,7 @@ def class_name(module: nn.Module) -> str:
 def model_digest(module: nn.Module) -> str:
     """Return a hash (16 hex digits) of a module's printed structure and of its entries with their values. Its Python
     code is not included."""
+    # addresses in the printed structure differ from process to process
     digest = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
     for name, tensor in _entries(module).items():
         digest.update(str((name, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)).encode())

@@ -126,7 +126,7 @@ class ProgramCheck:
         if draws and getattr(self.phase.steps.phase, "ascent", None) is not None:
             raise UnrecordableError("the two passes of a step share their random numbers, as those of dropout")
         generator = torch.Generator()
-        for _ in range(2):
+        for _ in range(2):  # a program that spoils what it captured shows it in the second run
             generator.set_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
             job, inputs = self._replayed(program, samples, generator, numbers)
             error, values, replayed_taps, state, _ = job.results()

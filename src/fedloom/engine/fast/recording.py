@@ -63,6 +63,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Call the operator `func`, an overload of `torch.ops`, with its args and kwargs, and note the call."""
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
+        # a detach that returns its operand makes no new value
         if func not in (ATEN.detach.default, ATEN.lift_fresh.default) or results is not args[0]:
             listed = list(results) if isinstance(results, list | tuple) else [results]
             self.calls.append(Call(func, _operands(func, args, kwargs), listed))
@@ -142,6 +143,7 @@ def _refuse_data_dependent(call: Call) -> None:
 def _mark_step_numbers(calls: Sequence[Call], step_numbers: Sequence[float]) -> None:
     """Mark the operands that depend on the number of the step, by their values, from the last call backwards."""
     waiting = list(enumerate(step_numbers))
+    # backwards, because the optimiser comes last, and a loss may divide by an equal number
     for call in reversed(calls):
         if not waiting or call.operator not in _STEP_NUMBERS:
             continue
@@ -212,6 +214,7 @@ class _Aliases:
             if operator is ATEN.detach.default or operator is ATEN.alias.default or reshaped:
                 self._same[id(only)] = source
                 return
+            # linear layers transpose their weights, and their gradients transpose them back
             maker = self._producers.get(id(source))
             if operator is ATEN.t.default and maker is not None and maker.operator is ATEN.t.default:
                 self._same[id(only)] = self.root(maker.operands[0])
@@ -229,7 +232,7 @@ class _Aliases:
             return False
         if any(result is not None and _storage(result) in self._written for result in call.results):
             return False
-        if "empty" in call.operator._schema.name:
+        if "empty" in call.operator._schema.name:  # undefined until a later call writes it
             return False
         return call.operator in _FILLED or all(id(self.root(tensor)) in self.constants for tensor in call.tensors())
 
@@ -260,6 +263,7 @@ class _Registers:
             for tensor in call.tensors():
                 last_use[self._register(tensor)] = index
         results = [self._register(tensor) for group in outputs for tensor in group]
+        # registers are freed after their last use, so that a program needs no more memory than the step
         dead: dict[int, list[int]] = {}
         for register, index in last_use.items():
             if register not in self._fixed and register not in results:

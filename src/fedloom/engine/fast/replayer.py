@@ -136,12 +136,10 @@ class Replayer(Stepper):
         replay_library().start()
 
     def notes(self) -> Sequence[Diagnostic]:
-        """Return the reasons why steps are not replayed, each once."""
         notes, self._notes = self._notes, []
         return notes
 
     def replayed_share(self) -> float:
-        """Return the share of the steps since the last call that needed no Python."""
         plain, replayed = self.plain_steps - self._counted[0], self.replayed_steps - self._counted[1]
         self._counted = self.plain_steps, self.replayed_steps
         return replayed / max(1, plain + replayed)
@@ -154,6 +152,7 @@ class Replayer(Stepper):
     ) -> Iterator[ReplayedSteps]:
         phase = self._phase_of(steps)
         usable = replay_library().wait() if self.eager else replay_library().ready()
+        # C++ goes on up to a batch without a program, Python up to the next batch with one
         while any(map(len, epochs)):
             if usable and not phase.kind.refused:
                 replay = self._replay(phase, memory, epochs, results)
@@ -207,6 +206,7 @@ class Replayer(Stepper):
                 if kind is None or kind.program is None:
                     replay.end_epoch(epoch)
                     return replay
+                # the first step of an optimiser with moments differs from the others; augmented batches come one by one
                 if epoch.augmented or carried.kind_of_step(number + 1) != kind_of_step:
                     batches = 1
                 numbers = carried.numbers_of_steps(number, batches)

@@ -91,7 +91,6 @@ class Processes(Engine):
             raise
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yield the `JobResult` of each job, as they finish. Raises `ClientError` at the first failure."""
         self._chunk = 0
         if self._stack > 1:  # divide the jobs into stacks of equal size
             turns = -(-len(jobs) // (len(self._workers) * self._stack))
@@ -113,7 +112,7 @@ class Processes(Engine):
                 worker.process.kill()
                 self._workers[index] = worker = self._restarted(worker)
             self._send(worker, queue, fresh=not keep)
-        for worker in self._workers:
+        for worker in self._workers:  # a second chunk, so that none waits for the parent between two
             self._send(worker, queue)
         while busy := [worker for worker in self._workers if worker.in_flight]:
             wait(
@@ -138,7 +137,6 @@ class Processes(Engine):
         return lasting(record, [worker.results for worker in self._workers])
 
     def close(self) -> None:
-        """End all workers, and free their memory and descriptors."""
         for worker in self._workers:
             worker.pipe.close()
         ends = time.monotonic() + 0.2
@@ -179,6 +177,7 @@ class Processes(Engine):
     def _received(self, worker: WorkerHandle) -> list[Any] | None:
         """Return a worker's results, or None if there are none. Raises `EOFError` if it died, or its `ClientError`."""
         if not worker.pipe.poll():
+            # it may have answered between the two looks, and died afterwards
             if not worker.process.is_alive() and not worker.pipe.poll():
                 raise EOFError
             seconds = self._limit(worker)

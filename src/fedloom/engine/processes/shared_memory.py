@@ -73,7 +73,7 @@ class SharedMemory:
 
     def put(self, tensor: Tensor) -> SharedTensor:
         """Copy a tensor to the end of the memory, unless it is there already, and return its location."""
-        offset = tensor.data_ptr() - self._start
+        offset = tensor.data_ptr() - self._start  # inside for what a worker has allocated here, as trained weights
         if 0 <= offset < self.used and tensor.is_contiguous():
             return SharedTensor(offset, tensor.dtype, tuple(tensor.shape))
         known, location = self._located.get(id(tensor), (None, None))

@@ -54,19 +54,19 @@ def _obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
     with Streams(0).isolated("trial", device=worker.device):
         first = generator_states()
         try:
-            alone = _gradients(net, live, batch)
+            alone = _gradients(net, live, batch, stacked=False)
         except Exception:  # the net cannot take a step at all: training reports the error
             return None
         if generator_states() != first:
             return "it draws random numbers, for one client at a time"
         try:
-            together = _stacked_gradients(net, live, batch)
+            together = _gradients(net, live, batch, stacked=True)
             mixes = _mixes_samples(net, live, batch)
         except Exception as error:
             return _reason_of(error)
     difference, size = (
         torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt().nan_to_num()
-        for gradients in ([together[name] - alone[name] for name in alone], list(alone.values()))
+        for gradients in ([a - b for a, b in zip(together, alone, strict=True)], alone)
     )
     if difference > _TOLERANCE * size:
         return "its gradients differ in a stack: it has a hook, or state that is no buffer"
@@ -126,25 +126,20 @@ def _weighed(net: Net, batch: Batch) -> Tensor:
     return cast(Tensor, (logits * weights.view(logits.shape)).sum())
 
 
-def _gradients(net: StackedNet, live: LoadedNet, batch: Batch) -> Tree:
+def _gradients(net: StackedNet, live: LoadedNet, batch: Batch, *, stacked: bool) -> list[Tensor]:
+    """Return the gradients of a client alone, or of the first of two equal clients that are stacked."""
     tree = _entries(live)
-    trainable = {name: tree[name].requires_grad_() for name in net.parameters}
-    return _dense_gradients(net.call(_weighed, tree | trainable, batch), trainable)
-
-
-def _stacked_gradients(net: StackedNet, live: LoadedNet, batch: Batch) -> Tree:
-    """Return the gradients of the first of two stacked clients, as `_gradients` does for a single client."""
-    stacked = {name: torch.stack([value, value]) for name, value in _entries(live).items()}
-    trainable = {name: stacked[name].requires_grad_() for name in net.parameters}
-    pair = Batch(torch.stack([batch.x, batch.x]), torch.stack([batch.y, batch.y]))
-    of_both = torch.vmap(lambda tree, batch: net.call(_weighed, tree, batch), in_dims=(0, dims(pair)))
-    gradients = _dense_gradients(of_both(stacked | trainable, pair).sum(), trainable)
-    return {name: gradient[0] for name, gradient in gradients.items()}
-
-
-def _dense_gradients(total: Tensor, trainable: Tree) -> Tree:
-    gradients = torch.autograd.grad(total, list(trainable.values()), materialize_grads=True)
-    return {name: gradient.to_dense() for name, gradient in zip(trainable, gradients, strict=True)}
+    if stacked:
+        tree = {name: torch.stack([value, value]) for name, value in tree.items()}
+        batch = Batch(torch.stack([batch.x, batch.x]), torch.stack([batch.y, batch.y]))
+    parameters = [tree[name].requires_grad_() for name in net.parameters]
+    if stacked:
+        total = torch.vmap(lambda tree, batch: net.call(_weighed, tree, batch), in_dims=(0, dims(batch)))(tree, batch)
+    else:
+        total = net.call(_weighed, tree, batch)
+    gradients = torch.autograd.grad(total.sum(), parameters, materialize_grads=True)
+    dense = [gradient.to_dense() for gradient in gradients]
+    return [gradient[0] for gradient in dense] if stacked else dense
 
 
 def obstacle(worker: Worker) -> str | None:

@@ -100,7 +100,7 @@ class StackedTraining:
         if self.phase.ascent is not None:
             gradients = self._gradients_at_moved(entries, parameters, gradients, batch)
         gradients = update(self._stacked_phase(), gradients, parameters, {}, self.optimizer)
-        if first:
+        if first:  # only the gradients tell the order in which vmap computes
             self._relaid(gradients)
         return out
 
