@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedloom.core.records import Record, to_bytes
 from fedloom.core.streams import Streams
@@ -19,9 +20,11 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, RoundReport, Serial, Worker
+from fedloom.engine.client_phases import Stepper
 from fedloom.engine.jobs import Job, JobResult
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
+from fedloom.engine.threads import Threads
 from fedloom.methods import METHODS
 from fedloom.methods.contract.contexts import ServerContext, Task
 from fedloom.methods.contract.method import PRESETS, Method
@@ -278,6 +281,7 @@ def world(
     engine: Callable[[Worker], Any] = Serial,
     augment: Augmentation | None = None,
     public: Dataset | None = None,
+    bfloat16: bool = False,
 ) -> World:
     """A federation; `clients` holds one list of labels per client. public: the server's data, if None some samples for
     methods that need any."""
@@ -306,7 +310,8 @@ def world(
         optimizer=optimizer,
         batch_size=batch_size,
     )
-    worker = Worker(method, [made], data, LocalTraining(batch_size, optimizer, augment or Augmentation()))
+    local_training = LocalTraining(batch_size, optimizer, augment or Augmentation())
+    worker = Worker(method, [made], data, local_training, bfloat16=bfloat16)
     federation = Federation(
         method, engine(worker), [task], scenario, participation=participation, nets=[made.functional]
     )
@@ -337,20 +342,43 @@ def mixed(
 
 
 ENGINES = ("serial", "processes", "stacked")
+EVERY_ENGINE = (*ENGINES, "threads", "replayed")
 
 
 def after(toy: World, rounds: int, engine: str = "serial") -> World:
-    """The federation after some rounds on one of `ENGINES`, with their `reports`."""
-    federation = toy.federation
-    if engine == "processes":
-        federation.engine = Processes(toy.worker, federation.tasks, workers=2)
-    if engine == "stacked":
-        federation.engine = Batched(toy.worker, 32)
+    """The federation after some rounds on one of `EVERY_ENGINE`, with their `reports`.
+
+    "plain" is the serial engine without speed-ups; "replayed" and "threads" record every step when it first occurs.
+    """
+    put_on(toy, engine)
     try:
-        toy.reports = [federation.step() for _ in range(rounds)]
+        toy.reports = [toy.federation.step() for _ in range(rounds)]
     finally:
-        federation.engine.close()
+        toy.federation.engine.close()
     return toy
+
+
+def put_on(toy: World, engine: str) -> Federation:
+    """Give the federation one of the engines that `after` knows; "given" leaves the one that it has."""
+    federation, worker = toy.federation, toy.worker
+    if engine == "plain":
+        worker.stepper = Stepper()
+    if engine in ("replayed", "threads"):
+        from fedloom.engine.fast import Replayer, replay_library  # support also serves installations without it
+
+        if not replay_library().wait():
+            pytest.skip("needs a C++ compiler")
+        if not getattr(worker.stepper, "eager", False):
+            worker.stepper = Replayer(toy.data, eager=True)
+    if engine == "processes":
+        federation.engine = Processes(worker, federation.tasks, workers=2)
+    if engine == "stacked":
+        federation.engine = Batched(worker, 32)
+    if engine == "threads":
+        federation.engine = Threads(worker, 2)
+    if engine == "backwards":
+        federation.engine = Backwards(worker)
+    return federation
 
 
 def alike(one: World, other: World, engine: str) -> bool:
@@ -360,8 +388,38 @@ def alike(one: World, other: World, engine: str) -> bool:
         return False
     pairs += [(state, other.federation.states[client]) for client, state in one.federation.states.items()]
     same = same_bits if engine != "stacked" else (lambda a, b: near(a, b, 1e-5))
-    counts = [[(r.steps, r.samples, r.bytes_up, r.bytes_down) for r in toy.reports] for toy in (one, other)]
-    return counts[0] == counts[1] and all(same(a, b) for a, b in pairs)
+    facts = [[_facts(report, exact=engine != "stacked") for report in toy.reports] for toy in (one, other)]
+    terms = [[dict(report.terms) for report in toy.reports] for toy in (one, other)]
+    are_near = all(near(a, b, 1e-5) for a, b in zip(*terms, strict=True))
+    return facts[0] == facts[1] and are_near and all(same(a, b) for a, b in pairs)
+
+
+def _facts(report: RoundReport, *, exact: bool) -> tuple[Any, ...]:
+    """Counts and diagnostics of a report, apart from those of engines; terms to the bit if `exact`."""
+    diagnostics = [note if exact else note.code for note in report.diagnostics if not note.code.startswith("engine.")]
+    terms = report.terms if exact else report.terms.keys()
+    return report.steps, report.samples, report.bytes_up, report.bytes_down, diagnostics, terms
+
+
+def same_on(engine: str, method: Method, labels: Sequence[Sequence[int]], rounds: int = 2, **settings: Any) -> World:
+    """The federation after some rounds on an engine, once it is `alike` to one that takes plain steps one by one."""
+    plain, other = (world(method, labels, **settings) for _ in range(2))
+    assert alike(after(plain, rounds, "plain"), after(other, rounds, engine), engine)
+    if engine in ("replayed", "threads"):
+        assert other.worker.stepper.programs > 0 or not any(report.steps for report in other.reports)
+    return other
+
+
+class Called(TorchDispatchMode):
+    """Notes the names of the operators of torch that run in its block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 class Backwards(Serial):

@@ -5,12 +5,11 @@ import torch
 
 from fedloom.core.errors import ClientError
 from fedloom.core.records import get_tree
-from fedloom.engine.threads import Threads
 from fedloom.methods.contract.contexts import Start
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Choose, Collect, Train, cross_entropy
 from fedloom.methods.contract.sample_statistics import SampleMean
-from support import ENGINES, TinyBN, after, alike, same_bits, same_tree, world
+from support import ENGINES, EVERY_ENGINE, TinyBN, after, same_on, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0, 1, 1, 2, 3], [0, 3, 0, 2]]
 
@@ -75,18 +74,9 @@ def test_a_client_trains_the_weights_that_its_rule_chose_buffers_included():
     assert [(r.steps, r.samples) for r in toy.reports] == [(r.steps, r.samples) for r in expected.reports]
 
 
-@pytest.mark.parametrize("engine", ENGINES[1:])
+@pytest.mark.parametrize("engine", EVERY_ENGINE[1:])
 def test_every_engine_chooses_alike(engine):
-    toys = [world(Fits(), LABELS, net=TinyBN, epochs=2) for _ in range(2)]
-    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
-
-
-def test_threads_choose_alike():
-    ours, theirs = (world(Fits(), LABELS, net=TinyBN, epochs=2) for _ in range(2))
-    after(ours, 3)
-    theirs.federation.engine = Threads(theirs.worker, 2)
-    after(theirs, 3)
-    assert same_bits(ours.federation.server, theirs.federation.server)
+    same_on(engine, Fits(), LABELS, 3, net=TinyBN, epochs=2)
 
 
 @pytest.mark.parametrize(

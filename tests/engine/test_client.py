@@ -320,27 +320,6 @@ def test_a_statistics_pass_sees_all_samples_changes_nothing_and_feeds_later_phas
     assert same_tree(done.upload["model"], plain(net=TinyBN, batch_size=3)[1].upload["model"])
 
 
-def test_large_clients_are_passed_over_in_parts():
-    sizes = []
-
-    def inputs(net, batch, consts):
-        sizes.append(len(batch.y))
-        return batch.x
-
-    class Passing(Method):
-        def phases(self, start, ctx):
-            return [Collect({"mean": SampleMean(inputs)})]
-
-        def end(self, work, state, ctx):
-            self.mean = work.collected["mean"]
-            return super().end(work, state, ctx)
-
-    toy = world(Passing(), [[0, 1, 2, 3] * 150])
-    toy.worker.run(toy.job(0))
-    assert sizes == [256, 256, 88]
-    assert torch.allclose(toy.method.mean, toy.samples(0)[0].mean(0), rtol=0, atol=1e-6)
-
-
 def test_terms_and_taps_need_not_be_detached():
     class Attached(Method):
         def phases(self, start, ctx):
@@ -430,22 +409,6 @@ def test_what_a_client_is_given_is_never_written(name, net):
     assert same_tree(toy.task.init, init)
     left = done.upload.get("model") or done.state["model"]
     assert furthest(left, before) > 1e-4
-
-
-def test_what_a_client_leaves_does_not_change_when_others_train():
-    toy = world(Method(), LABELS, net=TinyBN)
-    done = toy.worker.run(toy.job(0))
-    kept = clone(done.upload["model"])
-    toy.worker.run(toy.job(1))
-    assert same_tree(done.upload["model"], kept)
-
-
-def test_a_client_does_not_depend_on_who_went_before():
-    toy = world(configured("fedsc"), LABELS, net=TinyBN, optimizer=OptimizerSpec(lr=0.1, momentum=0.9))
-    first = toy.worker.run(toy.job(1)).upload
-    toy.worker.run(toy.job(0))
-    toy.worker.run(toy.job(2))
-    assert same_bits(first, toy.worker.run(toy.job(1)).upload)
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------

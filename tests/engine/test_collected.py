@@ -5,12 +5,10 @@ import pytest
 import torch
 
 from fedloom.core.errors import ClientError
-from fedloom.engine.fast.replayer import Replayer
-from fedloom.engine.threads import Threads
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Batch, Collect, Objective, Train, cross_entropy
 from fedloom.methods.contract.sample_statistics import Moments, Rows
-from support import ENGINES, Tiny, TinyBN, after, alike, world
+from support import EVERY_ENGINE, Tiny, TinyBN, after, same_on, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0, 1, 1, 2, 3], [1]]
 
@@ -52,20 +50,9 @@ class KeptAfter(Kept):
 
 
 @pytest.mark.parametrize("kind", [Kept, KeptAfter])
-@pytest.mark.parametrize("engine", ENGINES[1:])
+@pytest.mark.parametrize("engine", EVERY_ENGINE[1:])
 def test_rows_are_the_same_on_every_engine(kind, engine):
-    toys = [world(kind(), LABELS, net=TinyBN, batch_size=3) for _ in range(2)]
-    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
-
-
-def test_threads_and_recorded_steps_collect_the_same_rows():
-    plain, threaded, recorded = (world(Kept(), LABELS, net=TinyBN, batch_size=3) for _ in range(3))
-    threaded.federation.engine = Threads(threaded.worker, 2)
-    recorded.worker.stepper = Replayer(recorded.data, eager=True)
-    after(plain, 2)
-    assert alike(plain, after(threaded, 2), "threads")
-    assert alike(plain, after(recorded, 2), "serial")
-    assert recorded.worker.stepper.replayed_steps > 0
+    same_on(engine, kind(), LABELS, net=TinyBN, batch_size=3)
 
 
 def test_a_pass_keeps_the_stored_order_and_a_training_phase_that_of_its_steps():

@@ -18,19 +18,6 @@ from fedloom.nets.net import Role
 METHOD = FedAvg()
 
 
-def test_everything_else_counts():
-    other = FedAvg()
-    phases = [
-        Train(METHOD.loss, 1),
-        Train(METHOD.loss, 2),
-        Train(other.loss, 1),
-        Train(METHOD.loss, 1, collect={"means": ClassMeans("features")}),
-        Collect({"means": ClassMeans(lambda net, batch, consts: net(batch.x))}),
-        Collect({"means": ClassMeans(lambda net, batch, consts: net.features(batch.x))}),
-    ]
-    assert len({phase_key(phase) for phase in phases}) == len(phases)
-
-
 def test_phases_that_are_equal_at_a_glance_have_equal_keys():
     counted = []
 

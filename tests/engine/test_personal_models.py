@@ -7,11 +7,8 @@ from fedloom.core.errors import ClientError
 from fedloom.data.views import Views
 from fedloom.engine import PASS_BATCH
 from fedloom.engine.processes import Processes
-from fedloom.engine.stacked import Batched
 from fedloom.evaluation import Evaluator
-from fedloom.runs.config.run_config import parse
-from fedloom.runs.run import run
-from support import ENGINES, TinyBN, TinyDropout, after, configured, near, scores_of, world
+from support import ENGINES, TinyBN, TinyDropout, after, configured, near, put_on, scores_of, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [], [3, 2, 1, 0, 0], [1, 1]]
 PROTOCOLS = ("personal/global", "personal/local")
@@ -25,11 +22,7 @@ def found(name, protocol, engine, *, net=TinyBN, also=(), split="test"):
         object.__setattr__(toy.scenario, "val", val)
     toy.worker.evaluators = {protocol: Evaluator(toy.scenario, protocol, batch=PASS_BATCH, also=also)}
     after(toy, 2)
-    federation = toy.federation
-    if engine == "processes":
-        federation.engine = Processes(toy.worker, federation.tasks, workers=2)
-    elif engine == "stacked":
-        federation.engine = Batched(toy.worker, 4)
+    federation = put_on(toy, engine)
     try:
         done = sorted(federation.engine.test(federation.tests(split)), key=lambda one: one.client)
     finally:
@@ -70,12 +63,8 @@ def test_every_engine_finds_the_same_as_the_evaluator_alone(name, protocol, net)
 def test_training_goes_on_after_a_test_as_without(engine):
     plain, tested = (world(configured("fedco2"), LABELS, net=TinyBN) for _ in range(2))
     after(plain, 3)
-    federation = tested.federation
     tested.worker.evaluators = {"personal/local": Evaluator(tested.scenario, "personal/local", batch=PASS_BATCH)}
-    if engine == "processes":
-        federation.engine = Processes(tested.worker, federation.tasks, workers=2)
-    elif engine == "stacked":
-        federation.engine = Batched(tested.worker, 4)
+    federation = put_on(tested, engine)
     try:
         reports = []
         for _ in range(3):
@@ -109,28 +98,6 @@ def test_many_clients_are_tested_some_at_a_time(monkeypatch):
     assert sorted(ours, key=lambda one: one.client) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "protocol"), [("fedbn", PROTOCOLS[1]), *((n, p) for n in ("local", "fedco2") for p in PROTOCOLS)]
-)
-def test_runs_on_processes_report_the_same(name, protocol):
-    config = {
-        "method": name,
-        "model": "fedbn-digits-cnn" if name == "fedbn" else "digits-cnn",
-        "scenario": {"source": "digits", "partition": "classes", "classes_per_client": 5, "clients": 4},
-        "rounds": 2,
-        "local_epochs": 1,
-        "participation": 0.5,
-        "evaluation": {"protocol": protocol},
-    }
-    results = [run(parse(config | {"engine": e})) for e in ("serial", {"name": "processes", "workers": 2})]
-    rows = [
-        [(row["round"], row["name"], row["value"]) for row in result.rows if "seconds" not in row["name"]]
-        for result in results
-    ]
-    assert rows[0] == rows[1]
-    assert any("accuracy" in name for _, name, _ in rows[0])
-
-
 # -- the server's model ------------------------------------------------------------------------------------------------
 def server_tests(protocol, engine, *, name="fedavg", net=TinyBN, split="test"):
     """Results of the server's model in batches of two, after two rounds, by slice or client."""
@@ -139,11 +106,7 @@ def server_tests(protocol, engine, *, name="fedavg", net=TinyBN, split="test"):
         object.__setattr__(toy.scenario, "val", Views.from_lists([np.arange(k, k + 2) for k in range(len(LABELS * 3))]))
     evaluator = Evaluator(toy.scenario, protocol, batch=2)
     toy.worker.evaluators = {protocol: evaluator}
-    federation = toy.federation
-    if engine == "processes":
-        federation.engine = Processes(toy.worker, federation.tasks, workers=2, client_seconds=60)
-    elif engine == "stacked":
-        federation.engine = Batched(toy.worker, 4)
+    federation = put_on(toy, engine)
     try:
         tests = federation.server_tests(split, evaluator.slices(split))
         results = {result.client: result.tested for result in federation.engine.test(tests)}
@@ -183,9 +146,7 @@ def test_a_test_of_the_server_s_model_that_fails_says_so(engine):
 
     toy = after(world(configured("fedavg"), LABELS, net=Fails), 1)
     toy.worker.evaluators = {"global/global": Evaluator(toy.scenario, "global/global", batch=PASS_BATCH)}
-    federation = toy.federation
-    if engine == "processes":
-        federation.engine = Processes(toy.worker, federation.tasks, workers=2)
+    federation = put_on(toy, engine)
     try:
         with pytest.raises(
             ClientError, match=r"^fedavg: the server's model failed in round 1 \(test\): ZeroDivisionError"

@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from fedloom.core.errors import ClientError
 from fedloom.core.streams import Streams
 from fedloom.data.augment import Augmentation
-from fedloom.engine.fast.replayer import Replayer
-from fedloom.engine.threads import Threads
 from fedloom.methods.contract.contexts import Received
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Objective, Train, cross_entropy
 from fedloom.methods.contract.sample_statistics import LabelledRows, Rows, SampleMean
 from fedloom.methods.contract.spec import Part
-from support import ENGINES, Tiny, TinyBN, after, alike, world
+from support import EVERY_ENGINE, Tiny, TinyBN, after, same_on, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0, 1, 1, 2, 3], [1, 0], [2]]
 QUIZ = Part("quiz", 3)
@@ -69,17 +67,11 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("engine", [*ENGINES[1:], "threads", "replayed"])
+@pytest.mark.parametrize("engine", EVERY_ENGINE[1:])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_engine_does_the_same(shape, engine):
     phases, fields = shape
-    toys = [world(Shaped(*phases, **fields), LABELS, net=TinyBN, batch_size=2) for _ in range(2)]
-    if engine == "threads":
-        toys[1].federation.engine = Threads(toys[1].worker, 2)
-    if engine == "replayed":
-        toys[1].worker.stepper = Replayer(toys[1].data, eager=True)
-    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
-    assert [r.diagnostics for r in toys[0].reports] == [r.diagnostics for r in toys[1].reports] or engine == "replayed"
+    same_on(engine, Shaped(*phases, **fields), LABELS, net=TinyBN, batch_size=2)
 
 
 @given(st.integers(1, 40), st.one_of(st.integers(1, 50), st.floats(0.01, 0.99)), st.booleans(), st.integers(0, 5))

@@ -7,16 +7,10 @@ import torch
 from torch import Tensor
 
 from fedloom.engine.fast.kernels.compiling import compiler
-from fedloom.engine.fast.replayer import Replayer
-from fedloom.engine.fast.torch_library import replay_library
-from fedloom.engine.speedups import Speedups
-from fedloom.engine.steps import Sums
-from fedloom.engine.threads import Threads
-from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Train
 from fedloom.methods.contract.sample_statistics import ClassCovariances, ClassMeans, Moments, Rows, SampleMean
 from fedloom.methods.fedavg import FedAvg
-from support import TinyBN, TinyDropout, configured, handmade, same_bits, sampled, world
+from support import TinyBN, TinyDropout, after, configured, handmade, same_on, sampled, world
 
 # Passes of one, two, three and four batches; the sizes of the last ones differ, and come twice.
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0, 1, 1, 2, 3, 0], [1, 2, 0], [0, 1, 2, 2, 1, 3, 3, 0, 2]]
@@ -80,47 +74,19 @@ def entries_of(result):
     return [(name, getattr(result, name)) for name in ("values", "held", "labels") if hasattr(result, name)]
 
 
-def after(method: Method, threads: int, *, rounds: int = 3, **settings):
-    """A federation after some rounds, with plain passes if `threads` is 0, on the serial engine if it is 1."""
-    toy = world(method, LABELS, batch_size=4, rounds=rounds, **settings)
-    toy.worker.stepper = Speedups(steps=False).stepper(toy.data)
-    if threads:
-        toy.worker.stepper = Replayer(toy.data, eager=True)
-        assert replay_library().wait()
-    if threads > 1:
-        toy.federation.engine = Threads(toy.worker, threads)
-    try:
-        toy.reports = [toy.federation.step() for _ in range(rounds)]
-    finally:
-        toy.federation.engine.close()
-    return toy
-
-
-def assert_alike(plain, fast):
-    assert same_bits(plain.federation.server, fast.federation.server)
-    assert all(same_bits(state, fast.federation.states[k]) for k, state in plain.federation.states.items())
-    for a, b in zip(plain.reports, fast.reports, strict=True):
-        assert (a.terms, a.diagnostics, a.steps, a.samples) == (b.terms, b.diagnostics, b.steps, b.samples)
-
-
-@pytest.mark.parametrize(("net", "threads"), [(TinyBN, 2), (TinyDropout, 1)])
-def test_every_statistic_has_the_bits_of_plain_passes(net, threads):
-    plain, fast = (after(Collects(), count, net=net) for count in (0, threads))
-    assert_alike(plain, fast)
-    stepper = fast.worker.stepper
+@pytest.mark.parametrize(("net", "engine"), [(TinyBN, "threads"), (TinyDropout, "replayed")])
+def test_every_statistic_has_the_bits_of_plain_passes(net, engine):
+    stepper = same_on(engine, Collects(), LABELS, 3, net=net).worker.stepper
     # 15 passes a round have 40 batches; each kind of batch and size is plain once
     assert stepper.plain_steps < 30 < stepper.replayed_steps
 
 
 @pytest.mark.parametrize("name", sampled(["fedskc", "fedsc", "feddw", "fedproto", "pfedfda"], "fedskc"))
 def test_no_batch_of_a_pass_needs_python_once_all_sizes_came(name):
-    toy = after(handmade(name), 2)
-    stepper = toy.worker.stepper
-    stepper.replayed_share()
-    toy.federation.engine = Threads(toy.worker, 2)
-    toy.federation.step()
-    toy.federation.engine.close()
-    assert stepper.replayed_share() == 1.0
+    toy = after(world(handmade(name), LABELS, rounds=3), 3, "threads")
+    toy.worker.stepper.replayed_share()
+    after(toy, 1, "threads")
+    assert toy.worker.stepper.replayed_share() == 1.0
 
 
 @dataclass(frozen=True)
@@ -148,21 +114,9 @@ class CollectsByBatch(FedAvg):
 
 
 def test_a_statistic_derived_from_a_built_in_one_has_the_bits_of_plain_passes():
-    plain, fast = (after(CollectsByBatch(), count, rounds=2) for count in (0, 1))
-    assert {*plain.federation.states[2]} == {
-        "3.sums",
-        "3.counts",
-        "4.sums",
-        "4.counts",
-    }  # of a client with four batches
-    assert_alike(plain, fast)
-
-
-def test_sums_that_a_batch_leaves_out_are_gone():
-    sums = Sums({"by": ByBatch(features)}, 4)
-    sums.advance(2, [torch.zeros(1), torch.ones(1)], [("by", "1.sums"), ("by", "2.sums")])
-    sums.advance(1, [torch.ones(1)], [("by", "3.sums")])
-    assert list(sums.trees["by"]) == ["3.sums"]
+    toy = same_on("replayed", CollectsByBatch(), LABELS)
+    of_four_batches = {"3.sums", "3.counts", "4.sums", "4.counts"}
+    assert {*toy.federation.states[2]} == of_four_batches  # sums that a batch leaves out are gone
 
 
 class LooksAtValues(FedAvg):
@@ -177,18 +131,15 @@ class LooksAtValues(FedAvg):
 
 
 def test_a_pass_that_cannot_be_replayed_is_said_once_and_steps_are_replayed():
-    plain, fast = (after(LooksAtValues(), count) for count in (0, 2))
-    notes = [note for report in fast.reports for note in report.diagnostics if note.code == "engine.plain_steps"]
+    toy = same_on("threads", LooksAtValues(), LABELS, 3)
+    notes = [note for report in toy.reports for note in report.diagnostics if note.code == "engine.plain_steps"]
     assert [note.message for note in notes] == [
         "batches of a statistics pass are taken one by one, slower and with the same numbers: "
         "the loss or the net depends on values (aten._local_scalar_dense.default)"
     ]
-    assert same_bits(plain.federation.server, fast.federation.server)
-    assert fast.worker.stepper.replayed_steps > 10
+    assert toy.worker.stepper.replayed_steps > 10
 
 
 def test_a_pass_over_no_step_of_training_has_the_bits_of_a_plain_one():
     """A client whose training takes no step, and a method that trains nothing."""
-    plain, fast = (after(configured("fedncm"), count, net=TinyBN) for count in (0, 2))
-    assert_alike(plain, fast)
-    assert fast.worker.stepper.replayed_steps > 0
+    assert same_on("threads", configured("fedncm"), LABELS, 3, net=TinyBN).worker.stepper.replayed_steps > 0

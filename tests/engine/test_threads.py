@@ -1,4 +1,4 @@
-"""Clients on threads: the bits of the serial engine for every method, errors by name, and threads that end."""
+"""Clients on threads: errors by name, and threads that end. Their bits for every method: `test_engines.py`."""
 
 import gc
 import os
@@ -14,76 +14,21 @@ from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.fast.torch_library import TorchLibrary, replay_library
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.threads import Threads
-from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.fedavg import FedAvg
-from support import PLAIN_SGD, ROW_METHODS, TinyBN, TinyDropout, configured, handmade, same_bits, sampled, world
+from support import TinyDropout, after, alike, configured, world
 
 FEW = [[0, 1, 2, 0, 1, 1, 0, 2, 3, 1, 0], [1, 1, 2, 3, 3, 0, 1, 0, 2, 2, 1], [0], [3, 2, 1, 0, 3]]
-NAMES = [*ROW_METHODS, "fedprox+dw", "fedsc+dw"]
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 
 
-def after(method, threads, *, rounds=3, **settings):
-    """A federation after some rounds: on threads, or on the serial engine with plain steps if `threads` is 0."""
-    toy = world(method, FEW, batch_size=4, rounds=rounds, **settings)
-    toy.worker.stepper = Speedups(steps=False).stepper(toy.data)
-    if threads:
-        toy.worker.stepper = Replayer(toy.data, eager=True)
-        assert replay_library().wait()
-        toy.federation.engine = Threads(toy.worker, threads)
-    try:
-        toy.reports = [toy.federation.step() for _ in range(rounds)]
-    finally:
-        toy.federation.engine.close()
-    return toy
-
-
-def assert_alike(serial, threaded):
-    assert same_bits(serial.federation.server, threaded.federation.server)
-    assert serial.federation.states.keys() == threaded.federation.states.keys()
-    assert all(same_bits(s, threaded.federation.states[k]) for k, s in serial.federation.states.items())
-    for a, b in zip(serial.reports, threaded.reports, strict=True):
-        assert (a.terms, a.diagnostics, a.steps, a.samples) == (b.terms, b.diagnostics, b.steps, b.samples)
-
-
 @needs_compiler
-@pytest.mark.parametrize(
-    "name", sampled(NAMES, "apfl", "ditto", "fedgen", "fedkd", "fedproto", "fedrep", "moon", "perfedavg", "scaffold")
-)
-def test_every_method_has_the_bits_of_the_serial_engine(name):
-    toys = [after(handmade(name), threads, net=TinyBN) for threads in (0, 1 + len(name) % 3)]
-    assert_alike(*toys)
-    assert toys[1].worker.stepper.replayed_steps > toys[1].worker.stepper.plain_steps
-
-
-@needs_compiler
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(
-    "spec", [PLAIN_SGD, OptimizerSpec(name="adam", lr=0.01, decay=0.9), OptimizerSpec(momentum=0.9)], ids=str
-)
-def test_optimisers_and_dropout(spec, threads):
-    toys = [after(configured("ditto"), count, net=TinyDropout, epochs=2, optimizer=spec) for count in (0, threads)]
-    assert_alike(*toys)
-
-
-class CountsPasses(TinyBN):
-    """A net that writes into a buffer whenever it is evaluated, as statistics passes do."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("passes", torch.zeros(()))
-
-    def features(self, x):
-        if not self.training:
-            self.passes += 1
-        return super().features(x)
-
-
-@needs_compiler
-def test_what_a_statistics_pass_writes_is_kept():
-    toys = [after(configured("fedskc"), threads, net=CountsPasses) for threads in (0, 2)]
-    assert_alike(*toys)
-    assert toys[0].federation.server["model"]["passes"] > 0
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_number_of_threads(threads):
+    plain, toy = (world(configured("ditto"), FEW, net=TinyDropout, epochs=2) for _ in range(2))
+    toy.worker.stepper = Replayer(toy.data, eager=True)
+    toy.federation.engine = Threads(toy.worker, threads)
+    assert alike(after(plain, 3, "plain"), after(toy, 3, "given"), "threads")
+    assert toy.worker.stepper.replayed_steps > toy.worker.stepper.plain_steps
 
 
 @needs_compiler

@@ -6,7 +6,6 @@ from torch import nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.nets.loaded_net import LoadedNet
-from fedloom.nets.masked_batch_norm import FunctionalCall
 from fedloom.nets.net import Net, tree_of
 
 
@@ -82,15 +81,6 @@ def test_values_of_buffers_that_a_net_replaces_are_sent_and_received():
     assert net.mean.tolist() == [0, 0, 0]
     net(torch.ones(2, 3))
     assert live.weights()["mean"].tolist() == [1, 1, 1]
-
-
-def test_a_function_of_weights_moves_buffers_that_a_net_replaces():
-    net = Averages().train()
-    tree = {name: value.clone() for name, value in tree_of(net).items()}
-    FunctionalCall(net).call(lambda net, x: net(x), tree, torch.ones(2, 3))
-    assert tree["mean"].tolist() == [1, 1, 1]
-    assert int(tree["passes"]) == 1
-    assert net.mean.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("replacement", [torch.zeros(4), torch.zeros(3, dtype=torch.float64), None])

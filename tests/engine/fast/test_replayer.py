@@ -1,4 +1,4 @@
-"""Replayed steps: the bits of the steps that were recorded, for every method; what cannot be replayed is said."""
+"""Which steps are recorded and replayed, and what is said of those that cannot be. Their bits: `test_engines.py`."""
 
 from dataclasses import replace
 
@@ -18,99 +18,28 @@ from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched
 from fedloom.engine.steps import EpochSteps
-from fedloom.methods.contract.contexts import Start
-from fedloom.methods.contract.phases import OptimizerSpec, Train, cross_entropy
+from fedloom.methods.contract.phases import Train, cross_entropy
 from fedloom.methods.fedavg import FedAvg
-from support import PLAIN_SGD, ROW_METHODS, Tiny, TinyBN, TinyDropout, configured, handmade, same_bits, sampled, world
+from support import PLAIN_SGD, Tiny, TinyBN, after, alike, configured, same_bits, same_on, world
 
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 # For every method: a piece of two steps, a smaller batch, a batch of one; each comes twice.
 FEW = [[0, 1, 2, 0, 1, 1, 0, 2, 3, 1, 0], [1, 1, 2, 3, 3, 0, 1, 0, 2, 2, 1], [0]]
-NAMES = [*ROW_METHODS, "fedprox+dw", "fedsc+dw"]
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
-
-
-def pair(method, *, labels=LABELS, rounds=2, **settings):
-    """A federation whose steps are recorded at once, after the same one that takes them one by one."""
-    toys = [world(method, labels, batch_size=4, rounds=rounds, **settings) for _ in range(2)]
-    stepping = Speedups(steps=False).stepper(toys[0].data), Replayer(toys[1].data, eager=True)
-    for toy, toy.worker.stepper in zip(toys, stepping, strict=True):
-        toy.reports = [toy.federation.step() for _ in range(rounds)]
-    return toys
-
-
-def same(toys):
-    """The number of recordings, once all else is the same."""
-    one, other = toys
-    assert same_bits(one.federation.server, other.federation.server)
-    assert one.federation.states.keys() == other.federation.states.keys()
-    assert all(same_bits(state, other.federation.states[k]) for k, state in one.federation.states.items())
-    for a, b in zip(one.reports, other.reports, strict=True):
-        assert (a.terms, a.diagnostics, a.steps, a.samples) == (b.terms, b.diagnostics, b.steps, b.samples)
-    return other.worker.stepper.programs
-
-
-@pytest.mark.parametrize("name", sampled(NAMES, "fedgen", "fedkd", "moon", "perfedavg", "pfedme", "scaffold"))
-def test_every_method_has_the_same_bits_recorded(name):
-    assert same(pair(handmade(name), labels=FEW, net=TinyBN)) > 0
 
 
 @pytest.mark.parametrize("layout", ["strided samples", "strided labels", "float64"])
 def test_samples_are_read_in_every_memory_layout(layout):
-    toys = [world(configured("fedavg"), FEW, batch_size=4, rounds=2) for _ in range(2)]
-    data = toys[1].data
+    plain, toy = (world(configured("fedavg"), FEW) for _ in range(2))
+    data = toy.data
     odd = {
         "strided samples": {"x": data.x.movedim(0, -1).contiguous().movedim(-1, 0)},
         "strided labels": {"y": torch.stack([data.y, data.y + 1], 1)[:, 0]},
         "float64": {"x": data.x.double()},
     }[layout]
-    stepping = Speedups(steps=False).stepper(toys[0].data), Replayer(replace(data, **odd), eager=True)
-    for toy, toy.worker.stepper in zip(toys, stepping, strict=True):
-        toy.reports = [toy.federation.step() for _ in range(2)]
-    assert same(toys) > 0
-
-
-@pytest.mark.parametrize("name", ["feddw", "fedsc", "fedskc", "fedco2"])
-def test_what_authors_do_otherwise_has_the_same_bits_recorded(name):
-    """Their losses are written in other ways."""
-    assert same(pair(handmade(name, "authors"), net=Tiny)) > 0
-
-
-@pytest.mark.parametrize(("net", "shape"), [("lenet5-bn", (1, 28, 28)), ("resnet8", (3, 16, 16))])
-def test_convolutions(net, shape):
-    momentum = OptimizerSpec(lr=0.01, momentum=0.9, weight_decay=1e-4)
-    assert same(pair(configured("fedavg"), net=net, shape=shape, optimizer=momentum)) > 0
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        OptimizerSpec(lr=0.1, momentum=0.9),
-        OptimizerSpec(lr=0.1, weight_decay=0.01),
-        OptimizerSpec(name="adam", lr=0.01, weight_decay=0.01),
-    ],
-    ids=str,
-)
-def test_every_optimiser_goes_on_where_a_recording_left_it(spec):
-    """Two epochs: the second starts from the state that the first one's recording made."""
-    assert same(pair(configured("fedavg"), epochs=2, optimizer=spec)) > 1
-
-
-@pytest.mark.parametrize("name", ["fedavg", "feddw"])
-def test_dropout_draws_the_numbers_of_plain_steps(name):
-    assert same(pair(configured(name), net=TinyDropout, epochs=2)) > 0
-
-
-class Noise(FedAvg):
-    """A loss that draws random numbers of torch."""
-
-    def loss(self, net, batch, consts):
-        noise = torch.randn(batch.x.shape) * 0.1 + torch.rand_like(batch.x) * 0.01
-        return batch.mean(cross_entropy(net(batch.x + noise), batch.y))
-
-
-def test_a_loss_that_draws_has_the_bits_of_plain_steps():
-    assert same(pair(Noise(), net=TinyDropout, rounds=4)) > 0
+    toy.worker.stepper = Replayer(replace(data, **odd), eager=True)
+    assert alike(after(plain, 2, "plain"), after(toy, 2, "replayed"), "replayed")
+    assert toy.worker.stepper.programs > 0
 
 
 class NoiseOfNumPy(Tiny):
@@ -120,38 +49,13 @@ class NoiseOfNumPy(Tiny):
         return super().features(x) * (1 + float(np.random.random()))  # noqa: NPY002
 
 
-class ReplacesABuffer(TinyBN):
-    """A new tensor in place of a buffer, in every pass."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(6))
-
-    def features(self, x):
-        z = super().features(x)
-        self.mean = 0.9 * self.mean + 0.1 * z.detach().mean(0)
-        return z - self.mean
-
-
-def test_numbers_of_numpy_are_not_recorded():
-    toys = pair(configured("fedavg"), net=NoiseOfNumPy, rounds=4)
-    assert "random numbers of Python or NumPy" in said(toys)
-    assert same(toys) == 0
-
-
-def said(toys):
-    """The only reason why steps were taken one by one, which is then forgotten."""
-    diagnostics = [diagnostic for report in toys[1].reports for diagnostic in report.diagnostics]
-    (plain,) = [diagnostic for diagnostic in diagnostics if diagnostic.code == "engine.plain_steps"]
-    for report in toys[1].reports:
-        report.diagnostics[:] = [diagnostic for diagnostic in report.diagnostics if diagnostic is not plain]
-    assert plain.message.startswith("steps are taken one by one, slower and with the same numbers: ")
-    assert "\n" not in plain.message
-    return plain.message
-
-
-def test_buffers_that_a_net_replaces_are_recorded():
-    assert same(pair(configured("fedavg"), net=ReplacesABuffer, rounds=4)) > 0
+def reason_of(toy):
+    """The only reason why steps were taken one by one."""
+    diagnostics = [diagnostic for report in toy.reports for diagnostic in report.diagnostics]
+    (message,) = [diagnostic.message for diagnostic in diagnostics if diagnostic.code == "engine.plain_steps"]
+    assert message.startswith("steps are taken one by one, slower and with the same numbers: ")
+    assert "\n" not in message
+    return message
 
 
 class Decides(FedAvg):
@@ -180,20 +84,27 @@ class Counts(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("method", "reason"), [(Decides, "depends on values"), (Masks, "depends on values"), (Counts, "keeps a tensor")]
+    ("method", "net", "reason"),
+    [
+        (Decides(), Tiny, "depends on values"),
+        (Masks(), Tiny, "depends on values"),
+        (Counts(), Tiny, "keeps a tensor"),
+        (FedAvg(), NoiseOfNumPy, "random numbers of Python or NumPy"),
+    ],
 )
-def test_a_loss_that_cannot_be_replayed_is_said_once(method, reason):
+def test_what_cannot_be_replayed_is_said_once(method, net, reason):
+    plain, toy = (world(method, LABELS, net=net) for _ in range(2))
     Counts.calls.zero_()
-    toys = pair(method(), rounds=3)
-    assert reason in said(toys)
-    assert toys[1].worker.stepper.programs == 0
-    if method is not Counts:
-        assert same(toys) == 0
+    after(toy, 3, "replayed")
+    Counts.calls.zero_()
+    assert alike(after(plain, 3, "plain"), toy, "replayed")
+    assert reason in reason_of(toy)
+    assert toy.worker.stepper.programs == 0
 
 
 def test_one_tensor_in_two_places_is_not_taken_for_two_tensors():
     """In round 1 all clients of copa get the same heads, later each its own."""
-    assert same(pair(configured("copa"), labels=FEW, net=TinyBN, rounds=3)) > 0
+    same_on("replayed", configured("copa"), FEW, 3, net=TinyBN)
 
 
 @pytest.mark.parametrize(("name", "ramp"), [("fedsc", "rpcl_ramp"), ("fedskc", "lcl_ramp")])
@@ -207,37 +118,6 @@ def test_a_weight_that_grows_needs_no_recording_of_its_own_in_every_round(name, 
             toy.federation.step()
         made.append(toy.worker.stepper.programs)
     assert made[0] == made[1] > 0
-
-
-class Swaps(FedAvg):
-    """Two constants of the same shape: in odd rounds the first is the client's own, in even rounds the second."""
-
-    def begin(self, payload, state, ctx):
-        start = super().begin(payload, state, ctx)
-        own, common = torch.full((4,), 1.0 + ctx.client), torch.full((4,), 0.5)
-        odd = ctx.round % 2 == 1
-        return Start(start.tree, {"a": own if odd else common, "b": common if odd else own})
-
-    def loss(self, net, batch, consts):
-        return batch.mean(cross_entropy(net(batch.x) * consts["a"] - consts["b"], batch.y))
-
-
-def test_constants_of_one_shape_are_not_taken_for_each_other():
-    assert same(pair(Swaps(), rounds=4)) > 0
-
-
-class Pulls(FedAvg):
-    """A number of each client's own among the constants."""
-
-    def begin(self, payload, state, ctx):
-        return Start(super().begin(payload, state, ctx).tree, {"pull": 0.1 * (1 + ctx.client % 2)})
-
-    def loss(self, net, batch, consts):
-        return super().loss(net, batch, consts) + consts["pull"] * net.head.weight.square().sum()
-
-
-def test_numbers_are_part_of_what_is_recorded():
-    assert same(pair(Pulls(), rounds=3)) > 1
 
 
 # -- which steps are recorded ------------------------------------------------------------------------------------------
@@ -297,15 +177,6 @@ def test_the_first_step_of_a_size_is_recorded_and_the_others_replayed(toy):
     assert replayer.programs == 2
 
 
-def test_a_table_has_the_objectives_of_the_steps(toy):
-    replayer = Replayer(toy.data, eager=True)
-    taken(toy, replayer, 16)
-    (table,) = taken(toy, replayer, 16).tables
-    plain = taken(toy, Speedups(steps=False).stepper(toy.data), 16).objectives
-    assert table.totals == [float(step.total) for step in plain]
-    assert table.terms == {name: [float(step.terms[name]) for step in plain] for name in plain[0].terms}
-
-
 def test_steps_are_recorded_where_the_rest_of_the_run_pays_for_it(toy):
     """A step saves about 0.25 ms, and recording one takes 8 ms: 32 steps in this and in later rounds."""
     replayer = Replayer(toy.data)
@@ -335,16 +206,6 @@ def test_a_phase_with_many_layouts_of_constants_is_not_expected_to_come_again(to
         taken(toy, replayer, 4, phase=phase, consts={"table": torch.zeros(size)}, remaining_ratio=100.0)
         programs.append(replayer.programs)
     assert programs == [1, 2, 3, 4, 4, 4, 4]
-
-
-def test_programs_that_are_not_expected_to_come_again_make_room(toy, monkeypatch):
-    monkeypatch.setattr(module, "MAX_PROGRAMS", 6)
-    replayer = Replayer(toy.data, eager=True)
-    phase = Train(FedAvg().loss)
-    for size in range(1, 12):
-        taken(toy, replayer, 4, phase=phase, consts={"table": torch.zeros(size)})
-        assert replayer.programs <= 6
-    assert sum(step.program is not None for kind in replayer._kinds.values() for step in kind.steps.values()) >= 4
 
 
 def test_programs_that_were_not_used_for_longest_make_room_first(toy, monkeypatch):

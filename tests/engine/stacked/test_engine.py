@@ -12,8 +12,7 @@ from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.engine.stacked.batched import obstacle
 from fedloom.methods import METHODS
-from fedloom.methods.contract.contexts import Start
-from fedloom.methods.contract.phases import OptimizerSpec, cross_entropy
+from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.contract.spec import Spec
 from fedloom.methods.fedavg import FedAvg
 from fedloom.runs.config.run_config import parse
@@ -88,24 +87,6 @@ def test_the_scale_is_taken_in_every_epoch_or_batch(name, scale):
 
 def test_gradients_that_are_clipped():
     agree(configured("fedssa", "sound", clip=0.1))
-
-
-def test_one_clients_shared_constants_are_not_taken_for_another_ones():
-    """The same shapes, once with one leaf of each client's own, once with the other."""
-    agree(Swaps(), rounds=4)
-
-
-class Swaps(FedAvg):
-    """Two constants of the same shape: in odd rounds the first is the client's own, in even rounds the second."""
-
-    def begin(self, payload, state, ctx):
-        start = super().begin(payload, state, ctx)
-        own, common = torch.full((4,), 1.0 + ctx.client), torch.full((4,), 0.5)
-        odd = ctx.round % 2 == 1
-        return Start(start.tree, {"a": own if odd else common, "b": common if odd else own})
-
-    def loss(self, net, batch, consts):
-        return batch.mean(cross_entropy(net(batch.x) * consts["a"] - consts["b"], batch.y))
 
 
 @pytest.mark.parametrize("name", sampled(sorted({*METHOD_NAMES} - REFUSE_MOMENTUM), "ditto", "fedrep", "moon"))

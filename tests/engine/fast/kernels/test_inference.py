@@ -5,26 +5,14 @@ import math
 import pytest
 import torch
 from torch.nn.functional import batch_norm, max_pool2d
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedloom.core.streams import Streams
 from fedloom.engine.fast.kernels.operators import InferenceKernels, _is_exact
 from fedloom.engine.speedups import Speedups
 from fedloom.nets import build
+from support import Called
 
 SHAPES = [(4, 6, 28, 28), (3, 10, 12, 12), (2, 3, 5, 7), (1, 20, 4, 4), (5, 16, 10, 10), (1, 1, 3, 3), (2, 7, 2, 2)]
-
-
-class Called(TorchDispatchMode):
-    """The names of the operators that run."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 def images(shape):

@@ -4,27 +4,15 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import conv2d, max_pool2d
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedloom.core.streams import Streams
 from fedloom.engine.fast.kernels.compiling import compiler
 from fedloom.engine.fast.kernels.operators import OwnKernels, benefits
 from fedloom.engine.speedups import Speedups
 from fedloom.nets import build
+from support import Called
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
-
-
-class Called(TorchDispatchMode):
-    """The operators that run."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 def called(function, *inputs):
