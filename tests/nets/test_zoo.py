@@ -222,7 +222,7 @@ def test_a_net_without_features_says_so() -> None:
         pass
 
     with pytest.raises(TypeError, match=r"Unfinished defines no features\(x\)"):
-        Unfinished()(torch.zeros(1))
+        Unfinished().features(torch.zeros(1))
 
 
 def test_resnet8_starts_as_in_the_released_code() -> None:
