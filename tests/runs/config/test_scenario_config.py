@@ -1,5 +1,6 @@
 """The number of clients that data decide."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import fedloom
 from fedloom.core.errors import ConfigError, DataError
+from fedloom.data.sources.tables.formats import Csv
 from fedloom.runs.config.run_config import load, parse
 
 ROWS = [f"{n}.5,{'NSEW'[n % 4]},{'yn'[n // 4 % 2]}" for n in range(80)]
@@ -76,3 +78,16 @@ def test_owners_from_python_are_recorded_as_natural_and_older_runs_keep_their_fi
     given = {"source": "given", "digest": scenario.digest(), "clients": 2}
     natural, earlier = (parse({"scenario": {**given, "partition": name}}) for name in ("natural", "iid"))
     assert natural.fingerprint() == earlier.fingerprint()
+
+
+def test_a_study_reads_the_owners_once(tmp_path, monkeypatch):
+    file, reads, load = tmp_path / "a.csv", [], Csv.load
+    file.write_text("x,owner,y\n" + "".join(f"{k},{k % 3},{k % 2}\n" for k in range(24)))
+    monkeypatch.setattr(Csv, "load", lambda source: reads.append(source) or load(source))
+    scenario = {"source": "csv", "path": str(file), "label": "y", "owner": "owner", "partition": "natural"}
+    configs = [parse({"method": method, "scenario": scenario}) for method in ("fedavg", "fedprox", "fedsc")]
+    assert [config.scenario.clients for config in configs] == [3, 3, 3]
+    assert len(reads) == 1
+    file.write_text("x,owner,y\n" + "".join(f"{k},{k % 4},{k % 2}\n" for k in range(24)))
+    os.utime(file, ns=(1, 1))
+    assert parse({"scenario": scenario}).scenario.clients == 4

@@ -1,4 +1,4 @@
-"""Numbers that no run needs: refused in one line, soon."""
+"""Values that a config refuses in one line: booleans for numbers, numbers that no run needs, slips in unions."""
 
 import pytest
 
@@ -81,3 +81,59 @@ def test_seeds_without_a_bound_are_refused():
 def test_a_study_of_millions_is_refused(keys, message):
     with pytest.raises(ConfigError, match=message):
         parse_study(VALUES | {"methods": ["fedavg"], "seeds": 1} | keys)
+
+
+DEALT = {"source": "digits", "clients": 4, "alpha": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"rounds": True}, "rounds"),
+        ({"participation": True}, "participation"),
+        ({"checkpoint": {"keep_clients": [2, True]}}, r"checkpoint\.keep_clients\.1"),
+        ({"optimizer": {"lr": True}}, r"optimizer\.lr"),
+        ({"optimizer": {"weight_decay": False}}, r"optimizer\.weight_decay"),
+        ({"scenario": DEALT | {"alpha": True}}, r"scenario\.alpha"),
+        (
+            {"scenario": DEALT | {"skews": [{"name": "rotations", "angles": [0, True]}]}},
+            r"scenario\.skews\.0\.angles",
+        ),
+        ({"method": "floco", "floco": {"ends": True}}, r"floco\.ends"),
+    ],
+)
+def test_a_boolean_is_no_number(values, key):
+    with pytest.raises(ConfigError, match=rf"^{key}.* = (True|False): need a number, as [01]; ") as error:
+        parse({"scenario": DEALT, "rounds": 5, **values})
+    assert "\n" not in str(error.value)
+
+
+def test_keys_that_take_booleans_keep_them():
+    config = parse({"scenario": DEALT, "drift": True, "method": "heterofl", "heterofl": {"mask": False}})
+    assert config.drift is not None
+    assert config.build_method().options.mask is False
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"str": 1}, "unknown key 'str'"),
+        ({"int": 1}, "unknown key 'int'"),
+        ({"optimizer": {"str": 1}}, "unknown key 'optimizer.str'"),
+        ({"model": {"name": "mlp", "str": 1}}, "unknown key 'model.str'"),
+        ({"model": [{"name": "mlp", "hidden": ["x"]}]}, "model.hidden.0 = 'x': "),
+        ({"evaluation": {"newcomers": {"shots": [-1]}}}, "evaluation.newcomers.shots.0 = -1: "),
+        ({"evaluation": {"newcomers": {"shots": ["few"]}}}, "evaluation.newcomers.shots.0 = 'few': "),
+        (
+            {"scenario": {"source": "digits", "partition": "iid", "held_out": [1.5]}},
+            "scenario.held_out.clients.0 = 1.5: ",
+        ),
+        ({"checkpoint": {"keep_clients": ["x"]}}, "checkpoint.keep_clients.0 = 'x': "),
+        ({"evaluation": {"newcomers": {"tunes": []}}}, "evaluation.newcomers.tunes = []: need at least 1 item"),
+        ({"evaluation": {"newcomers": {"shots": list(range(1, 102))}}}, ": need at most 100 items"),
+    ],
+)
+def test_an_error_names_the_key_that_was_typed(values, says):
+    with pytest.raises(ConfigError) as refused:
+        parse(VALUES | values)
+    assert says in str(refused.value)
