@@ -52,12 +52,8 @@ def score_rows(round_: int, scores: Scores | FewShotScores, protocol: str) -> li
 
 class ProtocolTests:
     """Tests a federation in each protocol that its method offers, the main one first. By protocol, `evaluators` has
-    those, `not_offered` why the method is not tested in another, `details` and `client_details` further values of
-    metrics from the last test, of the run and of single clients.
-
-    Raises `ConfigError` if the method offers none of the protocols that the config names, or not the only one, and for
-    tests that cannot be done.
-    """
+    those, `not_offered` why others are left out, `details` and `client_details` further values from the last test.
+    Raises `ConfigError` if the method offers none of the protocols, and for tests that cannot be done."""
 
     def __init__(self, config: RunConfig, setup: Setup, worker: Worker, federation: Federation) -> None:
         self.config, self.federation, self.worker = config, federation, worker
@@ -90,15 +86,12 @@ class ProtocolTests:
         for protocol, reason in self.not_offered.items():
             reasons.setdefault(reason, []).append(protocol)
         notes = [f"{reason}, so it is not tested in {listed(protocols)}" for reason, protocols in reasons.items()]
-        return notes + self._untested_clients()
-
-    def _untested_clients(self) -> list[str]:
-        scenario, data_kinds = self.federation.scenario, {protocol.partition("/")[2] for protocol in self.evaluators}
+        scenario = self.federation.scenario
         without_tests = 0 if scenario.remote else int((scenario.test.sizes == 0).sum())
-        if "local" not in data_kinds or not without_tests:
-            return []
-        count = f"{without_tests:,} of {scenario.clients:,}"
-        return [f"clients without test samples: {count}; means over clients leave them out"]
+        if without_tests and any(protocol.endswith("/local") for protocol in self.evaluators):
+            count = f"{without_tests:,} of {scenario.clients:,}"
+            notes.append(f"clients without test samples: {count}; means over clients leave them out")
+        return notes
 
     def rows(self, round_: int) -> list[Row]:
         """Return the rows of the tests after a round, in all protocols and on all splits."""
@@ -121,10 +114,9 @@ class ProtocolTests:
 
     def not_above_majority(self, rows: Sequence[Row]) -> list[Diagnostic]:
         """Return a diagnostic for each protocol in which the accuracy is not above that of the majority class."""
-        baselines = self.baselines()
         return [
             diagnostic
-            for protocol, baseline in baselines.items()
+            for protocol, baseline in self.baselines().items()
             if baseline and (diagnostic := self._not_above(baseline, protocol, of_protocol(rows, protocol)))
         ]
 

@@ -29,11 +29,10 @@ def summarise(
     tests: ProtocolTests,
     zero_shot_note: str | None = None,
 ) -> dict[str, Any]:
-    """Return the summary of a run, by its `config`: setting, scores, costs, the method's figures, attack, newcomers and
-    engine.
+    """Return the numbers of a run by its `config`: setting, scores, costs, the method's figures, attack, newcomers.
 
-    Scores are those of the main protocol of its `tests`; where several were asked for, those of each are below
-    "protocols". `worker` has counted and timed the training of the `federation`, `rows` are the measures of all rounds.
+    Scores are those of the main protocol of its `tests`, with those of each protocol below "protocols". `worker` has
+    counted and timed the training of the `federation`, `rows` are the measures of all rounds.
     """
     baselines = tests.baselines()
     by_protocol = {

@@ -43,11 +43,8 @@ def import_tracker(module: str, extra: str) -> Any:
 
 
 def measures(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the measures of the whole run by split and name ("test/accuracy"), without those of single clients.
-
-    Those of newcomers also have the way of serving them ("newcomers/zero-shot/accuracy"), and those of other protocols
-    than the main one have their protocol ("test/personal/local/accuracy").
-    """
+    """Return the measures of the whole run by split and name ("test/accuracy"), with the way of serving newcomers
+    ("newcomers/zero-shot/accuracy") or a protocol other than the main one between them."""
     values, main = {}, main_protocol(rows)
     for row in rows:
         ambiguous = row["split"] == SPLIT or (row["split"] in TESTED_SPLITS and row["protocol"] != main)
@@ -55,11 +52,6 @@ def measures(rows: Sequence[Row]) -> dict[str, float]:
         if row["client"] is None:
             values["/".join(filter(None, parts))] = row["value"]
     return values
-
-
-def settings(config: RunConfig) -> dict[str, str]:
-    """Return the resolved config with dotted keys ("scenario.alpha")."""
-    return dict(flat(config.resolved()))
 
 
 def summary_numbers(result: RunData) -> dict[str, float]:
@@ -101,7 +93,7 @@ class MLflow(Tracker):
                     self.on_round(config, round_, rows)
             return
         self._run_id = self._client.create_run(experiment, run_name=name, tags={"fedloom": name}).info.run_id
-        params = [Param(key, value) for key, value in settings(config).items()]
+        params = [Param(key, value) for key, value in flat(config.resolved())]
         for start in range(0, len(params), 100):  # the most that MLflow takes at a time
             self._client.log_batch(self._run_id, params=params[start : start + 100])
 

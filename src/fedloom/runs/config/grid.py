@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError
 from fedloom.runs.config.keys import refuse_many
-from fedloom.runs.config.kinds import KIND_KEYS, at, copied, fitted_to_kinds, has_key
+from fedloom.runs.config.kinds import KIND_KEYS, at, copied, fitted_to_kinds
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.storage.schemas import leaves
 
@@ -75,9 +75,15 @@ def grid_points(
         fitted = fitted_to_kinds(plain, axes)
         config = parse(fitted)
         listed = zip(order[:-2], chosen[:-2], strict=True)  # without method and seed
-        chosen_values = {key: value for key, value in listed if has_key(fitted, key)}
+        chosen_values = {key: value for key, value in listed if _has_key(fitted, key)}
         points_by_fingerprint.setdefault(config.fingerprint(), GridPoint(chosen_values, fitted, config))
     return list(points_by_fingerprint.values())
+
+
+def _has_key(values: Mapping[str, Any], key: str) -> bool:
+    *sections, last = key.split(".")
+    section = at(values, sections)
+    return isinstance(section, Mapping) and last in section
 
 
 def _seeds(first: Any, seeds: int | Sequence[int]) -> list[int]:
@@ -137,14 +143,10 @@ REFERENCES: dict[str, tuple[str, ...]] = {
 def variants_with_references(
     values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
 ) -> list[RunConfig]:
-    """Return the configs of `variants(values, methods, seeds)`, followed by the reference methods that they lack.
-
-    The references depend on the tested protocols, and each reference is tested only in the protocols that list it.
-    FedAvg with tuning at each client is no reference of the global protocol: its global model is FedAvg's, so it would
-    only make the correction for many comparisons stricter.
-
-    Raises `ConfigError` as `variants`, and where no protocol of these configs has references.
-    """
+    """Return the configs of `variants(values, methods, seeds)`, followed by the reference methods that they lack, each
+    in the tested protocols that list it. Raises `ConfigError` as `variants`, and where no protocol has references."""
+    # FedAvg with tuning is no reference of the global protocol: its global model is FedAvg's, so it would only make the
+    # correction for many comparisons stricter
     configs = variants(values, methods, seeds)
     protocols = {protocol for config in configs for protocol in config.evaluation.tested_protocols}
     if not any(_references(protocol) for protocol in protocols):

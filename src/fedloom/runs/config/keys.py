@@ -31,16 +31,14 @@ _MESSAGES = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _S
 def explain_validation_error(
     error: ValidationError, section: str, model: type[Any], more_keys: Sequence[str] = ()
 ) -> ConfigError:
-    """Return the first problem that pydantic found, when it built `model`, as a `ConfigError`.
-
-    section: the dotted key of the section, "" at the top. more_keys: further keys of it, to suggest for a misspelt one.
-    """
+    """Return the first problem that pydantic found, when it built `model` for a dotted `section`, as a `ConfigError`.
+    more_keys: further keys of the section, to suggest for a misspelt one."""
     first = error.errors()[0]
     is_unknown = first["type"] in ("extra_forbidden", "unexpected_keyword_argument")
     typed = first["loc"][-1:] if is_unknown else ()  # may have the name of a kind of value
     # pydantic puts the members of a union that it tried between the keys of its path
-    path = first["loc"][: len(first["loc"]) - len(typed)]
-    location = [str(part) for part in (*(part for part in path if not _is_union_member(part)), *typed)]
+    path = map(str, first["loc"][: len(first["loc"]) - len(typed)])
+    location = [*(part for part in path if not _UNION_MEMBER.fullmatch(part)), *map(str, typed)]
     key = ".".join([*filter(None, [section]), *location])
     if is_unknown:
         allowed = {*fields_at(model, location[:-1]), *(more_keys if len(location) == 1 else ())}
@@ -53,11 +51,6 @@ def explain_validation_error(
         count = first.get("ctx", {}).get(limit, 1)
         message = f"need {bound} {count:,} item{'' if count == 1 else 's'}"
     return ConfigError(f"{key} = {short_repr(first['input'])}: {message}")
-
-
-def _is_union_member(part: int | str) -> bool:
-    """Whether a part of pydantic's location is no key, but the kind of value that a union tried."""
-    return isinstance(part, str) and _UNION_MEMBER.fullmatch(part) is not None
 
 
 def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Sequence[str]]) -> ConfigError:
@@ -75,10 +68,8 @@ def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Seq
 
 
 def build_named(kinds: Registry[Any], values: Mapping[str, Any], path: str) -> Any:
-    """Build the object that an entry `{name: ..., further keys}` of a config describes, by the registry `kinds`.
-
-    Raises `ConfigError`, with the entry's dotted key `path`, for an unknown name or key, and for a refused value.
-    """
+    """Build the object that an entry `{name: ..., further keys}` at the dotted key `path` describes, by the registry
+    `kinds`. Raises `ConfigError` for an unknown name or key, and for a refused value."""
     if not isinstance(values.get("name"), str):
         raise ConfigError(f"{path}: need a name; known: {', '.join(kinds.names())}")
     return built(kinds.get(values["name"]), {str(key): value for key, value in values.items() if key != "name"}, path)

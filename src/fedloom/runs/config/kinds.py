@@ -31,11 +31,8 @@ KIND_KEYS = ("scenario.source", "scenario.partition", "scenario.attack.name", "s
 
 
 def drop_keys_of_former_kinds(former: Mapping[str, Any], values: dict[str, Any], typed: Collection[str]) -> list[str]:
-    """Drop the keys that only former kinds know from `values`, and return one phrase for each change from `former`.
-
-    The user gave the dotted keys `typed` for the change. They stay, with all keys below them, and `parse` refuses those
-    that do not fit. It also refuses kinds that do not exist.
-    """
+    """Drop the keys that only former kinds know from `values`, and return one phrase for each change from `former`. The
+    dotted keys `typed` for the change stay, with all below them; `parse` refuses those that do not fit."""
     phrases = []
     for path, cause, unfit in _unfit_keys(former, values):
         section, prefix = at(values, path), "".join(f"{name}." for name in path)
@@ -51,10 +48,8 @@ def drop_keys_of_former_kinds(former: Mapping[str, Any], values: dict[str, Any],
 
 
 def put_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Put `over` on top of `values` as `overlaid` does, and drop the keys of kinds that `over` replaces.
-
-    Null drops a key that does not take null. Returns the joined values and the phrases of `drop_keys_of_former_kinds`.
-    """
+    """Put `over` on top of `values`, where null drops a key that takes none, and drop the keys of kinds that it
+    replaces. Returns the joined values and the phrases of `drop_keys_of_former_kinds`."""
     joined = overlaid(values, over, nulls_of=values)
     return joined, drop_keys_of_former_kinds(values, joined, {key for key, _ in leaves(over)})
 
@@ -102,13 +97,6 @@ def fitted_to_kinds(values: Mapping[str, Any], compared: Mapping[str, Sequence[A
             at(others, path)[last] = list(compared[key])
             drop_keys_of_former_kinds(others, fitted, ())
     return fitted
-
-
-def has_key(values: Mapping[str, Any], key: str) -> bool:
-    """Whether there is a dotted key."""
-    *path, last = key.split(".")
-    section = at(values, path)
-    return isinstance(section, Mapping) and last in section
 
 
 def at(values: Any, path: Sequence[str]) -> Any:
@@ -199,10 +187,8 @@ def _is_refused(registry: Any, name: str, key: str, section: Mapping[str, Any]) 
 
 
 def _unfit_for_nodes(former: Mapping[str, Any], values: dict[str, Any]) -> Iterator[tuple[_Path, str, list[str]]]:
-    """Keys that the source `nodes` does not take when a change switches to it, or `partition` when one leaves it.
-
-    The nodes own their data, so there is nothing to partition.
-    """
+    """Keys that the source `nodes`, whose data are dealt, does not take when a change switches to it, or `partition`
+    when one leaves it."""
     section, before = values.get("scenario"), former.get("scenario")
     if not isinstance(section, dict) or not isinstance(before, Mapping):
         return

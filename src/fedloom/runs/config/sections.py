@@ -145,7 +145,12 @@ class EvaluationConfig(Section):
             raise ConfigError("evaluation.protocols = []: a run needs a test; name a protocol, or leave the key out")
         for name in listed:
             if name not in PROTOCOLS:
-                raise ConfigError(f"evaluation.protocols = {short_repr(name)}: {_why_not_listed(name)}")
+                why = (
+                    "its classes are new, so no other protocol can be tested in the same run; take "
+                    "evaluation.protocol=few-shot"
+                )
+                why = why if name == "few-shot" else suggest_name(str(name), PROTOCOLS)
+                raise ConfigError(f"evaluation.protocols = {short_repr(name)}: {why}")
         _refuse_repeated("evaluation.protocols", listed)
         if values.get("protocol", listed[0]) != listed[0]:
             raise ConfigError(
@@ -162,28 +167,24 @@ class EvaluationConfig(Section):
                 raise ConfigError(f"evaluation.{key} = {short_repr(unknown)}: {METRICS.why_unknown(unknown)}")
         for key in ("metrics", "also"):
             _refuse_repeated(f"evaluation.{key}", getattr(self, key))
-        if self.protocol == "few-shot" and self.metrics:
-            raise ConfigError(f"evaluation.metrics = {list(self.metrics)}: few-shot measures accuracy and loss alone")
-        if self.select_by not in (*ALWAYS, *self.metrics):
-            raise ConfigError(
-                f"evaluation.select_by = {self.select_by!r}: not measured; add it to evaluation.metrics, which is "
-                f"{list(self.metrics)}"
-            )
-        if self.protocol == "few-shot" and self.select_by not in ("accuracy", "loss"):
-            raise ConfigError(
-                f"evaluation.select_by = {self.select_by!r}: few-shot measures accuracy and loss; take one of them"
-            )
-        if self.select_by == "attack_success":
-            raise ConfigError(
-                "evaluation.select_by = 'attack_success': needs to know the attack, as no defence does; take accuracy"
-            )
-        if self.protocol == "few-shot" and self.also:
-            raise ConfigError(f"evaluation.also = {list(self.also)}: few-shot tests the server's features alone")
-        if self.protocol == "few-shot" and self.select == "best_val":
-            raise ConfigError(
-                "evaluation.select = 'best_val': few-shot tests one set of classes and has no validation split; use "
-                "last, or tune on a source's validation classes (fc100: scenario.novel=val)"
-            )
+        few_shot, metrics, by = self.protocol == "few-shot", list(self.metrics), f"select_by = {self.select_by!r}"
+        why_no_val = (
+            "few-shot tests one set of classes and has no validation split; use last, or tune on a source's validation "
+            "classes (fc100: scenario.novel=val)"
+        )
+        refusals = {
+            f"metrics = {metrics}: few-shot measures accuracy and loss alone": few_shot and metrics,
+            f"{by}: not measured; add it to evaluation.metrics, which is {metrics}": self.select_by
+            not in (*ALWAYS, *metrics),
+            f"{by}: few-shot measures accuracy and loss; take one of them": few_shot
+            and self.select_by not in ("accuracy", "loss"),
+            f"{by}: needs to know the attack, as no defence does; take accuracy": self.select_by == "attack_success",
+            f"also = {list(self.also)}: few-shot tests the server's features alone": few_shot and self.also,
+            f"select = 'best_val': {why_no_val}": few_shot and self.select == "best_val",
+        }
+        for why, applies in refusals.items():
+            if applies:
+                raise ConfigError(f"evaluation.{why}")
         return self
 
     @property
@@ -198,14 +199,6 @@ class EvaluationConfig(Section):
     def episode_shape(self) -> EpisodeShape:
         """Return the sizes of few-shot episodes."""
         return EpisodeShape(self.ways, self.shots, self.queries, self.episodes)
-
-
-def _why_not_listed(name: object) -> str:
-    if name == "few-shot":
-        return (
-            "its classes are new, so no other protocol can be tested in the same run; take evaluation.protocol=few-shot"
-        )
-    return suggest_name(str(name), PROTOCOLS)
 
 
 class EarlyStoppingConfig(Section):
