@@ -216,6 +216,16 @@ class Stop(Callback):
             raise ConnectionError("power cut")
 
 
+class Notes(Callback):
+    """Collects what a run notes."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on_note(self, config: Any, note: str) -> None:
+        self.texts.append(note)
+
+
 def sampled(names: Iterable[str], *special: str) -> list[Any]:
     """Parameters of a test that runs each method: `make test` runs `SAMPLE`, the methods with a wrapper and `special`,
     the marker `matrix` the others."""

@@ -8,11 +8,10 @@ import torch
 import fedloom.runs.setup as module
 from fedloom.core.trees import clone
 from fedloom.methods.fedavg import FedAvg
-from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.run import run
 from fedloom.runs.setup import bfloat16_advice, has_bfloat16, step_seconds
-from support import TinyBN, world
+from support import Notes, TinyBN, world
 
 LONG = 1000.0  # seconds of a round
 
@@ -109,18 +108,11 @@ def test_the_measurement_changes_nothing() -> None:
 
 
 def test_a_run_says_it_once_with_the_same_weights(measured: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    class Notes(Callback):
-        def __init__(self) -> None:
-            self.notes: list[str] = []
-
-        def on_note(self, config: RunConfig, note: str) -> None:
-            self.notes.append(note)
-
     quiet = run(config())
     monkeypatch.setattr(module, "_WORTH_SECONDS", 0.0)
     watch = Notes()
     advised = run(config(), callbacks=[watch])
-    assert sum("bfloat16" in note for note in watch.notes) == 1
+    assert sum("bfloat16" in note for note in watch.texts) == 1
     assert [r for r in advised.rows if not r["name"].startswith("seconds")] == [
         r for r in quiet.rows if not r["name"].startswith("seconds")
     ]

@@ -25,7 +25,7 @@ from fedloom.runs.newcomers import NewcomerService, NewcomerTests
 from fedloom.runs.run import run
 from fedloom.runs.trackers import measures
 from golden_world import golden_run, golden_scenario, probe
-from support import sampled
+from support import Notes, Stop, sampled
 
 GOLD = json.loads((Path(__file__).parents[1] / "golden" / "newcomers.json").read_text())["held_out_clients"]
 KEYS = {"partition": "dirichlet", "alpha": 0.3, "clients": 7, "held_out": [1, 5]}
@@ -267,15 +267,9 @@ def test_every_engine_finds_the_same(engine):
 
 def test_a_resumed_run_has_the_tests_once(tmp_path):
     whole = run(config(), out=tmp_path / "whole")
-
-    class Stop(fl.Callback):
-        def on_round(self, config, round_, rows):
-            if round_ == 1:
-                raise KeyboardInterrupt
-
     keys = {"checkpoint": {"seconds": 0}}
-    with pytest.raises(KeyboardInterrupt):
-        run(config(**keys), out=tmp_path / "cut", callbacks=[Stop()])
+    with pytest.raises(ConnectionError):
+        run(config(**keys), out=tmp_path / "cut", callbacks=[Stop(1)])
     resumed = run(config(**keys), out=tmp_path / "cut", existing="resume")
     assert resumed.numbers["newcomers"] == whole.numbers["newcomers"]
     assert trained(resumed)[-1]["value"] == trained(whole)[-1]["value"]
@@ -383,29 +377,21 @@ def test_shots_that_no_newcomer_has_are_refused_and_those_of_some_are_noted():
     scenario = config("fedavg").scenario.build(0)
     labels, train = scenario.train_set.y, scenario.newcomers.train
     largest = sorted(int(labels[train.tensor(k)].bincount().max()) for k in range(2))
-    notes = _Notes()
+    notes = Notes()
     run(config("fedavg", evaluation={"newcomers": {"shots": [largest[1]], "epochs": 1}}), callbacks=[notes])
     assert largest[0] < largest[1]
     said = f"{largest[1]} shots: tuning has fewer samples of every class at 1 of 2 newcomers"
     assert [text for text in notes.texts if "shots" in text] == [said]
 
 
-class _Notes(fl.Callback):
-    def __init__(self):
-        self.texts = []
-
-    def on_note(self, config, note):
-        self.texts.append(note)
-
-
 def test_keys_of_newcomers_without_effect_are_said_once():
-    notes = _Notes()
+    notes = Notes()
     run(config("fedavg"), callbacks=[notes])
     own = [text for text in notes.texts if "tunes: own" in text]
     assert own == [
         "fedavg has no personal model, so newcomers are not tested after the method's client round (tunes: own)"
     ]
-    notes = _Notes()
+    notes = Notes()
     nobody = {key: value for key, value in KEYS.items() if key != "held_out"}
     run(config("fedavg", scenario=nobody), callbacks=[notes])
     assert [text for text in notes.texts if "no effect" in text] == [

@@ -14,8 +14,7 @@ from torch.nn.utils import prune
 import fedloom as fl
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
-from fedloom.runs.callbacks import Callback
-from support import sampled
+from support import Notes, sampled
 
 ENGINES: dict[str, Any] = {
     "serial": "serial",
@@ -121,16 +120,6 @@ class Double(Normed):
 
     def features(self, x: Tensor) -> Tensor:
         return super().features(x.double())
-
-
-class Notes(Callback):
-    """Collects what a run notes."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def on_note(self, config: Any, note: str) -> None:
-        self.texts.append(note)
 
 
 def trained(model: Any, engine: Any = "serial", method: str = "fedavg", **keys: Any) -> tuple[Any, list[str]]:

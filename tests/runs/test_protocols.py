@@ -26,7 +26,6 @@ from fedloom.results.group import client_accuracies
 from fedloom.results.report import write_report
 from fedloom.results.result import Result
 from fedloom.results.table import grouped
-from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.model_key import UserModelConfig
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
@@ -36,6 +35,7 @@ from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder
 from fedloom.runs.trackers import measures
 from flower_world import DEALT, settings_of
+from support import Notes, Stop
 
 ALL = list(PROTOCOLS)
 SCENARIO = {**DEALT, "val": 0.1}
@@ -182,12 +182,8 @@ def test_others_data_of_a_single_client_are_one_line_before_training():
         run(config("ditto", {"protocols": ["personal/local", "personal/others"]}, scenario=alone))
 
 
-class _Notes(Callback):
-    def __init__(self):
-        self.texts, self.rounds = [], 0
-
-    def on_note(self, config, note):
-        self.texts.append(note)
+class _Notes(Notes):
+    rounds = 0
 
     def on_round(self, config, round_, rows):
         self.rounds += 1
@@ -270,15 +266,10 @@ def test_a_folder_gives_back_all_protocols(tmp_path):
     assert "protocols" in json.dumps(summary)
 
 
-class _Broken(Callback):
-    def on_round(self, config, round_, rows):
-        raise RuntimeError("the machine stops")
-
-
 def test_a_resumed_run_has_the_numbers_of_all_protocols(ditto, tmp_path):
     stopped = config("ditto", checkpoint={"seconds": 0})
-    with pytest.raises(RuntimeError, match="the machine stops"):
-        run(stopped, out=tmp_path / "run", callbacks=[_Broken()])
+    with pytest.raises(ConnectionError):
+        run(stopped, out=tmp_path / "run", callbacks=[Stop(1)])
     resumed = run(stopped, out=tmp_path / "run", existing="resume")
     assert scores(resumed.rows) == scores(ditto.rows)
     assert resumed.numbers["protocols"] == ditto.numbers["protocols"]

@@ -17,9 +17,9 @@ from filelock import FileLock
 from fedloom.core.errors import CheckpointError, ClientError, ConfigError, RunFolderError
 from fedloom.methods import METHODS
 from fedloom.results.result import Result
-from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.run import run
+from support import Notes, Stop
 
 
 def small(**changes: Any) -> RunConfig:
@@ -41,30 +41,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return run(small(), out=tmp_path_factory.mktemp("whole"))
 
 
-class Notes(Callback):
-    """Keeps notes; raises before the round `stop`, as a crash would."""
+class Watch(Notes):
+    """Also notes the first round of the process."""
 
-    def __init__(self, stop: int | None = None) -> None:
-        self.notes: list[str] = []
-        self.first_round, self.stop = 0, stop
+    first_round = 0
 
     def on_start(self, config: RunConfig, first_round: int) -> None:
         self.first_round = first_round
 
-    def on_round(self, config: RunConfig, round_: int, rows: Any) -> None:
-        if round_ == self.stop:
-            raise ConnectionError("power cut")
-
-    def on_end(self, config: RunConfig, result: Result) -> None:
-        pass
-
-    def on_note(self, config: RunConfig, note: str) -> None:
-        self.notes.append(note)
-
 
 def interrupted(config: RunConfig, out: Path, after: int) -> None:
     with pytest.raises(ConnectionError):
-        run(config, out=out, callbacks=[Notes(stop=after)])
+        run(config, out=out, callbacks=[Stop(after)])
 
 
 def metrics(result: Result) -> list[Any]:
@@ -91,7 +79,7 @@ def test_resuming_gives_the_bits_of_an_uninterrupted_run(tmp_path: Path, method:
     config = small(method=method, engine="auto", evaluation={"protocol": protocol})
     whole = run(config, out=tmp_path / "whole")
     interrupted(config, tmp_path / "cut", after)
-    watch = Notes()
+    watch = Watch()
     resumed = run(config, out=tmp_path / "cut", existing="resume", callbacks=[watch])
     assert watch.first_round == after + 1
     assert resumed.numbers["checkpoint_sha256"] == whole.numbers["checkpoint_sha256"]
@@ -132,7 +120,7 @@ def test_the_folder_holds_what_it_should(tmp_path: Path) -> None:
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     first = run(small(), out=tmp_path)
-    watch = Notes()
+    watch = Watch()
     second = run(small(), out=tmp_path, callbacks=[watch])
     assert watch.first_round == 0
     assert second.numbers == json.loads(json.dumps(first.numbers))
@@ -179,10 +167,10 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
         file.write_bytes(content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :])
     else:
         file.unlink()
-    watch = Notes()
+    watch = Watch()
     resumed = run(small(), out=tmp_path / "cut", existing="resume", callbacks=[watch])
     assert watch.first_round == 3
-    assert "round-000003 is damaged" in watch.notes[0]
+    assert "round-000003 is damaged" in watch.texts[0]
     assert resumed.numbers["checkpoint_sha256"] == whole.numbers["checkpoint_sha256"]
 
 
@@ -251,7 +239,7 @@ def test_best_val_needs_validation_data_before_training(tmp_path: Path) -> None:
     scenario = {"source": "digits", "partition": "iid", "clients": 4, "val": 0}
     config = small(scenario=scenario, evaluation={"select": "best_val"})
     for existing in ("refuse", "resume"):
-        watch = Notes()
+        watch = Watch()
         with pytest.raises(ConfigError, match=r"best_val.*set scenario\.val above 0"):
             run(config, out=tmp_path / "run", existing=existing, callbacks=[watch])
         assert watch.first_round == 0  # nothing was trained
@@ -394,9 +382,9 @@ def test_rows_that_were_changed_are_noticed_on_resume(tmp_path: Path, how: str) 
 def test_last_rows_that_were_lost_cost_rounds_and_no_number(tmp_path: Path, whole: Result) -> None:
     interrupted(small(), tmp_path / "cut", 3)
     edited(tmp_path / "cut" / "metrics.jsonl", lambda lines: lines[:-4])
-    watch = Notes()
+    watch = Watch()
     resumed = run(small(), out=tmp_path / "cut", existing="resume", callbacks=[watch])
-    assert "checkpoint round-000003 does not fit metrics.jsonl" in watch.notes[0]
+    assert "checkpoint round-000003 does not fit metrics.jsonl" in watch.texts[0]
     assert watch.first_round == 3
     assert metrics(resumed) == metrics(whole)
     assert resumed.numbers["bytes_up"] == whole.numbers["bytes_up"]
@@ -406,9 +394,9 @@ def test_an_edited_meta_json_is_damaged(tmp_path: Path) -> None:
     interrupted(small(), tmp_path, 3)
     file = newest(tmp_path) / "meta.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"round": 4}))
-    watch = Notes()
+    watch = Watch()
     run(small(), out=tmp_path, existing="resume", callbacks=[watch])
-    assert "round-000003 is damaged (meta.json does not match its checksum)" in watch.notes[0]
+    assert "round-000003 is damaged (meta.json does not match its checksum)" in watch.texts[0]
     assert watch.first_round == 3
 
 

@@ -12,8 +12,8 @@ import fedloom as fl
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.records import from_bytes
 from fedloom.data import from_arrays
-from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import parse
+from support import Stop
 
 QUICK = {"rounds": 2, "local_epochs": 1, "engine": "serial"}
 CLIENTS = 3
@@ -50,12 +50,6 @@ def frozen(make=Two):
     return module
 
 
-class Stop(Callback):
-    def on_round(self, config, round_, rows):
-        if round_ == 2:
-            raise KeyboardInterrupt
-
-
 def server(folder):
     (latest,) = sorted((folder / "checkpoint").glob("round-*"))[-1:]
     return from_bytes((latest / "server.safetensors").read_bytes())["model"]
@@ -85,8 +79,8 @@ def test_only_what_trains_travels_is_stored_and_comes_back_after_a_resume(scenar
     assert sizes[0] - sizes[1] > 4 * CLIENTS * 4 * (6 * 4 + 4)  # rounds, clients, bytes of frozen numbers: and names
     assert all(torch.equal(value, server(whole)[name]) for name, value in server(lean).items())
 
-    with pytest.raises(KeyboardInterrupt):
-        fl.run(scenario=scenario, model=model, share="trainable", out=halted, callbacks=[Stop()], **long)
+    with pytest.raises(ConnectionError):
+        fl.run(scenario=scenario, model=model, share="trainable", out=halted, callbacks=[Stop(2)], **long)
     resumed = fl.run(scenario=scenario, model=frozen(), share="trainable", out=halted, existing="resume", **long)
     assert resumed.numbers["checkpoint_sha256"] == fl.Result.read(lean).numbers["checkpoint_sha256"]
 

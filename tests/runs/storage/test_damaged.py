@@ -1,5 +1,6 @@
 """Run folders whose values are damaged while their checksums fit: each reader says so in one line, or reads on."""
 
+import contextlib
 import copy
 import hashlib
 import io
@@ -40,6 +41,7 @@ VALUES: dict[str, Any] = {
 }
 BAD = (None, -1, "x", [], {}, True, 1e308, 10**30, [1], {"a": 1}, float("inf"))
 ABSENT = object()
+pytestmark = [pytest.mark.filterwarnings(f"ignore:.*{word}") for word in ("unfinished", "checkpoint")]
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,15 @@ def read(folder: Path, pages: bool = False) -> None:
         refuse_lines(error)
 
 
+@contextlib.contextmanager
+def told(damage: str) -> Iterator[None]:
+    """Say which damage made a test fail."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"{damage}: {error!r}") from error
+
+
 def refuse_lines(error: FedloomError) -> None:
     """What a command shows of an error: one line, and exit code 2."""
     assert "\n" not in str(error)
@@ -134,10 +145,8 @@ def test_values_of_json_files(folder, name):
     for number, (what, changed) in enumerate(damaged(content)):
         forged = {"content": sha256(changed)} if "content" in sums else {**sums, "numbers": sha256(changed)}
         (folder / name).write_text(json.dumps(changed | {"checksums": forged}))
-        try:
+        with told(f"{name}: {what}"):
             read(folder, pages=number % 40 == 0)
-        except Exception as error:
-            raise AssertionError(f"{name}: {what}: {error!r}") from error
 
 
 def test_values_of_the_config(folder):
@@ -145,10 +154,8 @@ def test_values_of_the_config(folder):
     for what, changed in damaged(content):
         (folder / "config.yaml").write_text(yaml.dump(changed, Dumper=yaml.CSafeDumper))
         forge(folder, changed)
-        try:
+        with told(what):
             read(folder)
-        except Exception as error:
-            raise AssertionError(f"config.yaml: {what}: {error!r}") from error
 
 
 def test_values_of_rows(folder):
@@ -161,10 +168,8 @@ def test_values_of_rows(folder):
             text = [*lines[:number], json.dumps(changed), *lines[number + 1 :]]
             (folder / "metrics.jsonl").write_text("\n".join(text) + "\n")
             forge(folder)
-            try:
+            with told(f"row {number}: {what}"):
                 read(folder)
-            except Exception as error:
-                raise AssertionError(f"row {number}: {what}: {error!r}") from error
 
 
 def test_lost_rows(folder):
@@ -247,8 +252,6 @@ BROKEN: dict[str, Any] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*unfinished")
-@pytest.mark.filterwarnings("ignore:.*checkpoint")
 @pytest.mark.parametrize("kind", BROKEN)
 def test_entries_of_the_server_s_state(half, kind):
     round_ = half / "checkpoint" / "round-000001"
@@ -261,8 +264,6 @@ def test_entries_of_the_server_s_state(half, kind):
         go_on(half)
 
 
-@pytest.mark.filterwarnings("ignore:.*unfinished")
-@pytest.mark.filterwarnings("ignore:.*checkpoint")
 @pytest.mark.parametrize("kind", BROKEN)
 def test_entries_of_a_client_s_state(half, kind):
     round_ = half / "checkpoint" / "round-000001"
@@ -278,8 +279,6 @@ def test_entries_of_a_client_s_state(half, kind):
         go_on(half)
 
 
-@pytest.mark.filterwarnings("ignore:.*unfinished")
-@pytest.mark.filterwarnings("ignore:.*checkpoint")
 @pytest.mark.parametrize("column", ["client", "pack", "offset", "size"])
 def test_the_index_of_client_states(half, column):
     round_ = half / "checkpoint" / "round-000001"
@@ -319,8 +318,6 @@ NO_INDEX = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*unfinished")
-@pytest.mark.filterwarnings("ignore:.*checkpoint")
 @pytest.mark.parametrize("content", NO_INDEX)
 def test_files_that_are_no_index(half, content):
     round_ = half / "checkpoint" / "round-000001"
@@ -331,8 +328,6 @@ def test_files_that_are_no_index(half, content):
     refuse_lines(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore:.*unfinished")
-@pytest.mark.filterwarnings("ignore:.*checkpoint")
 @pytest.mark.parametrize("name", [".fedloom", "meta.json", "server.safetensors", packs.INDEX, "pack"])
 def test_pipes_hold_nobody_up(half, name):
     round_ = half / "checkpoint" / "round-000001"
@@ -342,7 +337,6 @@ def test_pipes_hold_nobody_up(half, name):
     go_on(half)
 
 
-@pytest.mark.filterwarnings("ignore:.*checkpoint")
 def test_a_server_without_a_model(tmp_path):
     config = parse({**VALUES, "method": "fedavg", "evaluation": {"protocol": "global/global"}})
     run(config, out=tmp_path / "run")
@@ -356,15 +350,11 @@ def test_a_server_without_a_model(tmp_path):
     refuse_lines(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore:.*unfinished")
-@pytest.mark.filterwarnings("ignore:.*checkpoint")
 def test_values_of_the_meta_file(half):
     round_ = half / "checkpoint" / "round-000001"
     meta = json.loads((round_ / "meta.json").read_text())
     del meta["meta"]
     for what, changed in damaged(meta):
         (round_ / "meta.json").write_text(json.dumps(changed | {"meta": sha256(changed)}))
-        try:
+        with told(what):
             go_on(half)
-        except Exception as error:
-            raise AssertionError(f"meta.json: {what}: {error!r}") from error

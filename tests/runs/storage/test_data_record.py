@@ -16,6 +16,7 @@ from fedloom.runs.studies.outcome import collect, reuse
 from fedloom.runs.studies.plan import parse_study
 from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder
+from support import Stop
 
 
 def _write(path: Path, seed: int) -> None:
@@ -37,14 +38,9 @@ def _values(**keys):
     return {"scenario": scenario, "model": "mlp", "rounds": 2, "local_epochs": 1, "engine": "serial"} | keys
 
 
-class _Stop(fl.Callback):
-    def on_round(self, config, round_, rows):
-        raise KeyboardInterrupt
-
-
 def _begun(out: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(parse(_values(checkpoint={"seconds": 0})), out=out, callbacks=[_Stop()])
+    with pytest.raises(ConnectionError):
+        run(parse(_values(checkpoint={"seconds": 0})), out=out, callbacks=[Stop(1)])
 
 
 def test_resume_refuses_changed_data_and_names_file_and_folder(data):
