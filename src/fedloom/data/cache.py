@@ -6,7 +6,8 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,26 +47,22 @@ class CacheWriter:
         of the same `name`, `shape` and `dtype` replaces the first on disk; the first stays readable. Raises `DataError`
         where the disk is full."""
         path = self.folder / f"{name}.npy"
-        try:
+        with _writing(self.folder):
             path.unlink(missing_ok=True)  # truncating a file that is still mapped would crash its readers
             array = np.lib.format.open_memmap(path, "w+", dtype=np.dtype(dtype), shape=shape)
             if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash at some later write
                 with path.open("r+b") as stream:
                     os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
-        except OSError as error:
-            raise _unwritable(self.folder, error) from None
         self._open[name] = array
         return array
 
     def add(self, name: str, array: np.ndarray) -> None:
         """Add `array` as `name`. An array that `new` returned for that name is not written again."""
-        try:
-            if name not in self._open or not np.shares_memory(array, self._open[name]):
+        if name not in self._open or not np.shares_memory(array, self._open[name]):
+            with _writing(self.folder):
                 path = self.folder / f"{name}.npy"
                 path.unlink(missing_ok=True)  # as above
                 np.save(path, array, allow_pickle=False)
-        except OSError as error:
-            raise _unwritable(self.folder, error) from None
         self.checksums[name] = checksum(array)
 
 
@@ -85,14 +82,13 @@ def cached(
     if entry is not None:
         return entry
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # copies of data that may be private
-        lock = FileLock(f"{folder}.lock", timeout=_WAIT_SECONDS)
-        lock.acquire()
+        with _writing(folder.parent):
+            folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # copies of data that may be private
+            lock = FileLock(f"{folder}.lock", timeout=_WAIT_SECONDS)
+            lock.acquire()
     except Timeout:
         waited = f"another process has been making it for {_WAIT_SECONDS:.0f} s"
         raise DataError(f"cache {folder}: {waited}; end that process first") from None
-    except OSError as error:
-        raise _unwritable(folder.parent, error) from None
     try:
         # Look again under the lock: another process may have made the entry while this one waited.
         entry = _opened(folder, stamp) or _made(folder, stamp, build)
@@ -134,15 +130,13 @@ def _made(folder: Path, stamp: str, build: Callable[[CacheWriter], Any]) -> Cach
     """Build the entry in a temporary folder, then rename it to `folder`. The caller holds the lock."""
     for abandoned in folder.parent.glob(f".{folder.name}.*"):  # left by a process that was killed
         _remove(abandoned)
-    try:
+    with _writing(folder.parent):
         temporary_folder = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    except OSError as error:
-        raise _unwritable(folder.parent, error) from None
     try:
         writer = CacheWriter(temporary_folder)
         meta = build(writer)
         description = {"made_by": _made_by(), "stamp": stamp, "arrays": writer.checksums, "meta": meta}
-        try:
+        with _writing(folder.parent):
             (temporary_folder / "entry.json").write_text(json.dumps(description), encoding="utf-8")
             # A folder cannot replace another in one step, so the old one is moved away first. Open memory maps of it
             # stay valid.
@@ -151,8 +145,6 @@ def _made(folder: Path, stamp: str, build: Callable[[CacheWriter], Any]) -> Cach
                 folder.rename(old_folder)
             temporary_folder.rename(folder)
             _remove(old_folder)
-        except OSError as error:
-            raise _unwritable(folder.parent, error) from None
     except BaseException:
         _remove(temporary_folder)
         raise
@@ -186,5 +178,12 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _unwritable(folder: Path, error: OSError) -> DataError:
-    return DataError(f"cache folder {folder}: cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can")
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except Timeout:  # an OSError too, and a case of its own
+        raise
+    except OSError as error:
+        why = f"cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can"
+        raise DataError(f"cache folder {folder}: {why}") from None

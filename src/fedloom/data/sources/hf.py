@@ -10,15 +10,8 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import PARTS, named_ids, refuse_missing_labels
-from fedloom.data.sources.cached import (
-    Allocator,
-    ImageSource,
-    Normalise,
-    ParsedSamples,
-    ParsedSplits,
-    checked_splits,
-    training_moments,
-)
+from fedloom.data.sources import cached
+from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.files import read_regular
 from fedloom.data.sources.pixels import WHITE, PictureNotes, image_pixels, put, read_pixels, resized
 from fedloom.data.sources.source import Splits, configure_source, source, stratified_split
@@ -72,8 +65,8 @@ class HuggingFace(ImageSource):
     def load(self) -> Splits:
         if self.revision is not None and _COMMIT.fullmatch(self.revision):
             return super().load()
-        splits = checked_splits(self.parse(lambda _, shape, dtype: np.empty(shape, dtype)))
-        return self.normalised(splits, training_moments(splits.train))
+        splits = cached.checked_splits(self.parse(lambda _, shape, dtype: np.empty(shape, dtype)))
+        return self.normalised(splits, cached.training_moments(splits.train))
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         train = self._fetch(self.train_split)
@@ -257,5 +250,5 @@ def from_huggingface(data: Any, **keys: Any) -> Splits:
     parts = [data[name] for name in split_names] if split else [data]
     if not all(hasattr(part, "select") for part in parts):
         raise DataError("from_huggingface: streamed data have no length; load them with streaming=False")
-    splits = checked_splits(configured.parsed(parts[0], parts[1] if len(parts) > 1 else None))
-    return configured.normalised(splits, training_moments(splits.train))
+    splits = cached.checked_splits(configured.parsed(parts[0], parts[1] if len(parts) > 1 else None))
+    return configured.normalised(splits, cached.training_moments(splits.train))
