@@ -11,11 +11,7 @@ from PIL import Image
 
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES, from_arrays, from_huggingface, from_torch
-from source_files import pixels
-
-X = np.stack([pixels(seed) for seed in range(10)])
-Y = np.array([0, 1] * 5)
-
+from hub_sets import FakeSet, X, Y
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
@@ -107,30 +103,6 @@ def test_a_tensor_dataset_without_names_or_test_set():
 # --- Hugging Face ----------------------------------------------------------------------------------------------------
 
 
-class Column:
-    def __init__(self, names=None):
-        self.names = names
-
-
-class FakeSet:
-    """As much of `datasets.Dataset` as is used."""
-
-    def __init__(self, columns, names):
-        self.columns, self.features = columns, {key: Column(names if key == "label" else None) for key in columns}
-        self.column_names = list(columns)
-
-    def __len__(self):
-        return len(self.columns["label"])
-
-    def __getitem__(self, name):
-        return self.columns[name]
-
-    def select(self, rows):
-        picked = FakeSet({key: [values[row] for row in rows] for key, values in self.columns.items()}, None)
-        picked.features = self.features
-        return picked
-
-
 @pytest.fixture
 def hub(monkeypatch):
     calls = []
@@ -142,9 +114,8 @@ def hub(monkeypatch):
         if name == "absent":
             raise FileNotFoundError("Couldn't find\nthe dataset")
         if name == "words":
-            return FakeSet({"label": ["b", "a"] * 5, "sentence": ["good film", "bad"] * 5}, None)
-        names = ["cat", "dog"] if name == "pictures" else None
-        return FakeSet({"label": Y.tolist(), "image": [Image.fromarray(x) for x in X]}, names)
+            return FakeSet(label=["b", "a"] * 5, sentence=["good film", "bad"] * 5)
+        return FakeSet(["cat", "dog"] if name == "pictures" else None)
 
     module.load_dataset = load_dataset
     monkeypatch.setitem(sys.modules, "datasets", module)
@@ -160,13 +131,11 @@ def test_hub_images(hub):
 
 
 def test_unusual_words_as_labels_of_hub_sets():
-    pictures = [Image.fromarray(x) for x in X]
-    twins = FakeSet({"label": ["a", "A"] * 5, "image": pictures}, None)
-    (note,) = from_huggingface(twins, size=8).notes
+    (note,) = from_huggingface(FakeSet(label=["a", "A"] * 5), size=8).notes
     assert note.startswith("hf data: classes look alike and count as different: 'A' (5) and 'a' (5)")
     with pytest.raises(DataError, match="label 'NA' of 5 samples stands for a missing value"):
-        from_huggingface(FakeSet({"label": ["a", "NA"] * 5, "image": pictures}, None), size=8)
-    assert from_huggingface(FakeSet({"label": Y.tolist(), "image": pictures}, ["a", "NA"]), size=8).notes == ()
+        from_huggingface(FakeSet(label=["a", "NA"] * 5), size=8)
+    assert from_huggingface(FakeSet(["a", "NA"]), size=8).notes == ()
 
 
 def test_hub_texts_and_a_test_set_of_their_own(hub):
