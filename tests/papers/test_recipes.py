@@ -1,11 +1,12 @@
 """Every table of the five papers, and every figure that shows data: named, loaded, valid at both scales, dealt; every
-printed value has its cell."""
+printed value has its cell, and missing data are named."""
 
 import csv
 import json
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from fedloom.core.errors import ConfigError
 from fedloom.data.sources.source import SOURCES
 from fedloom.methods import METHODS
 from fedloom.papers.measurements import VARIANT
-from fedloom.papers.recipe import Recipe, Scale, find_recipe, printed_values, recipes
+from fedloom.papers.recipe import Recipe, Scale, find_recipe, missing_sources, printed_values, recipes
 from fedloom.runs.setup import Setup
-from fedloom.runs.studies.plan import Cell
+from fedloom.runs.studies.plan import Cell, parse_study
 from paper_shapes import shape_of, stand_in
 
 VALUE_FILES = sorted(path.name.removesuffix(".csv") for path in (files("fedloom.papers") / "values").iterdir())
@@ -227,3 +228,16 @@ def test_values_are_read_as_printed() -> None:
     assert (first.metric, first.value, first.std) == ("acc_pct", 99.31, 0.2)
     domain = printed_values("fedco2_table01")[0]
     assert (domain.column, domain.domain, domain.value) == ("Office-Caltech10 | feature-skew", "Amazon", 54.9)
+
+
+def test_columns_of_one_source_with_other_parts_are_all_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path))
+    two = {"source": "domains", "partition": "domains", "clients": 2, "val": 0}
+    settings = {
+        "one": {"scenario": two | {"parts": ["usps", "rendered"]}},
+        "smaller": {"scenario": two | {"parts": ["usps", "rendered"], "per_domain": 5}},
+        "other": {"scenario": two | {"parts": ["rendered", "svhn"]}},
+    }
+    found = missing_sources(parse_study({"settings": settings}).cells)
+    assert list(found) == ["domains"]
+    assert [found["domains"].count(f"source {name}: no folder") for name in ("usps", "svhn")] == [1, 1]

@@ -1,5 +1,6 @@
 """Export a module with its computation, as ONNX or as a program of torch.export, for machines without fedloom."""
 
+import contextlib
 import importlib.util
 import io
 import re
@@ -54,15 +55,20 @@ def graph_bytes(module: nn.Module, metadata: ExportMetadata, graph_format: Graph
     return raw, Graph(inputs=(INPUT,), outputs=outputs, opset=opset, torch=torch.__version__, **checked)
 
 
-def _traced(module: nn.Module, metadata: ExportMetadata, name: str) -> ExportedProgram:
+@contextlib.contextmanager
+def _refusing(why: str, advice: str) -> Iterator[None]:
+    """Raise `ConfigError` for any error of an exporter, a runtime or the module's own code."""
     try:
+        yield
+    except Exception as error:
+        raise ConfigError(f"{why}{_first_line(error)}; {advice}") from error
+
+
+def _traced(module: nn.Module, metadata: ExportMetadata, name: str) -> ExportedProgram:
+    with _refusing(f"model {name} has no graph: torch.export says ", _without_graph(metadata)):
         batch = ({0: torch.export.Dim("batch")},)
         samples = next(_random_batches(metadata.input, [_TRACED_BATCH]))
         program = torch.export.export(module, (samples,), dynamic_shapes=batch, strict=False)
-    except Exception as error:  # whatever the exporter or the module's own code raises
-        raise ConfigError(
-            f"model {name} has no graph: torch.export says {_first_line(error)}; {_without_graph(metadata)}"
-        ) from error
     for subgraph in program.graph_module.modules():
         for node in subgraph.graph.nodes if isinstance(subgraph, GraphModule) else ():
             node.meta.pop("stack_trace", None)  # names files of this machine
@@ -71,18 +77,15 @@ def _traced(module: nn.Module, metadata: ExportMetadata, name: str) -> ExportedP
 
 def _program_bytes(program: ExportedProgram, name: str) -> bytes:
     buffer = io.BytesIO()
-    try:
+    with _refusing(f"model {name}: torch.export cannot write its graph: ", "onnx or safetensors may do"):
         torch.export.save(program, buffer)
-    except Exception as error:  # whatever an operator's own serialiser raises
-        raise ConfigError(
-            f"model {name}: torch.export cannot write its graph: {_first_line(error)}; onnx or safetensors may do"
-        ) from error
     return buffer.getvalue()
 
 
 def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -> tuple[bytes, int]:
     """Return the bytes of an ONNX model with the metadata inside, and its opset."""
-    try:
+    # an operator that ONNX lacks, or a model of more than 2 GB
+    with _refusing(f"model {name} cannot be written as onnx: ", "torch-export needs none of ONNX's operators"):
         with quiet_logger("torch.onnx"):  # says that it skips operators of torchvision
             exported: Any = torch.onnx.export(
                 program, (), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
@@ -96,10 +99,6 @@ def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -
         entry.key, entry.value = "fedloom", metadata.model_dump_json(exclude={"weights", "sha256", "graph", "format"})
         opset = next(entry.version for entry in model.opset_import if not entry.domain)
         return model.SerializeToString(), int(opset)
-    except Exception as error:  # whatever the exporter raises: an operator that ONNX lacks, more than 2 GB
-        raise ConfigError(
-            f"model {name} cannot be written as onnx: {_first_line(error)}; torch-export needs none of ONNX's operators"
-        ) from error
 
 
 def _name_batch(graph: Any) -> None:
@@ -132,19 +131,14 @@ def _onnx_runtime(raw: bytes) -> tuple[str, Callable[[Tensor], Tensor]]:
     return f"{package.__name__} {package.__version__}", scores
 
 
-# -- the check ---------------------------------------------------------------------------------------------------------
 def _difference(module: nn.Module, scores: Callable[[Tensor], Tensor], metadata: ExportMetadata, title: str) -> float:
     """Return the largest difference of class scores, over batches of random samples. Raises `ConfigError` for more than
     `TOLERANCE`."""
     largest = 0.0
     for samples in _random_batches(metadata.input, _CHECKED_BATCHES):
-        try:
-            with torch.no_grad():
-                reference, computed = module(samples), scores(samples)
-        except Exception as error:  # whatever the runtime raises
-            raise ConfigError(
-                f"model {title}: a batch of {len(samples)} fails: {_first_line(error)}; {_without_graph(metadata)}"
-            ) from error
+        failure = f"model {title}: a batch of {len(samples)} fails: "
+        with _refusing(failure, _without_graph(metadata)), torch.no_grad():
+            reference, computed = module(samples), scores(samples)
         bound = TOLERANCE * max(1.0, float(reference.abs().max()))
         difference = float((computed - reference).abs().max()) if computed.shape == reference.shape else float("inf")
         if not difference <= bound:

@@ -54,8 +54,8 @@ def read_samples(
             part = _arrays(path, expected)
             names += [f"{path.name}:{row}" for row in range(len(part))]
         elif path.suffix in TABLES and expected.features:
-            table = table_rows(path, expected.features, expected.reading)
-            part = _table_samples(path, table, note)
+            table = _table(path, expected, note)
+            part = torch.from_numpy(table.x)
             names += [f"{path.name}:{row + 1}" for row in table.rows.tolist()]
         else:
             part = _read_sample(path, expected, pictures)
@@ -70,31 +70,19 @@ def read_samples(
     return names, samples
 
 
-def read_labelled_table(
-    path: Path, expected: Input, label: LabelColumn, note: Callable[[SampleNote], None]
-) -> tuple[Tensor, np.ndarray]:
-    """Return the samples [n, d] of a table's rows as the source would store them, and their labels [n], from the column
-    `label`.
-
-    `note` is called for unusual values and for rows that are left out. Raises `DataError` for a table that cannot be
-    read or has other columns, and if the run has learned from no table.
-    """
-    if not expected.features:
-        raise DataError(f"{path}: the run's samples are {expected.dtype} of shape {expected.shape}; give an .npz")
+def _table(
+    path: Path, expected: Input, note: Callable[[SampleNote], None], label: LabelColumn | None = None
+) -> NewRows:
+    """Return a table's rows as the source would store them, with the labels of the column `label`. `note` is called for
+    unusual values and for rows that are left out."""
     table = table_rows(path, expected.features, expected.reading, label)
-    samples = _fitting(_table_samples(path, table, note), expected, path)
-    _note_outside_training(samples, expected, note)
-    return samples, np.asarray(table.labels)
-
-
-def _table_samples(path: Path, table: NewRows, note: Callable[[SampleNote], None]) -> Tensor:
     for sentence in table.notes:
         note(SampleNote("unknown_words", table.unknown_words, sentence))
     if table.left_out:
         rows = f"{table.left_out:,} of {table.left_out + len(table.x):,} rows lack a value"
         sentence = f"{path}: {rows} and were left out, as in the run (incomplete: drop)"
         note(SampleNote("incomplete", table.left_out, sentence))
-    return torch.from_numpy(table.x)
+    return table
 
 
 def _fitting(samples: Tensor, expected: Input, origin: object) -> Tensor:
@@ -193,6 +181,10 @@ def read_labelled(
     not fit the model.
     """
     classes = metadata.classes
+
+    def note_text(unusual: SampleNote) -> None:
+        note(unusual.text)
+
     if not isinstance(data, Path) and not (isinstance(data, tuple) and len(data) == 2):
         kind = f"a tuple of {len(data)}" if isinstance(data, tuple) else f"of type {type(data).__name__}"
         raise DataError(
@@ -215,12 +207,16 @@ def read_labelled(
     elif data.suffix in TABLES:
         if label is None:
             raise DataError(f"{data}: name the column with the labels (--label)")
-        column = LabelColumn(label, classes)
-        samples, labels = read_labelled_table(data, metadata.input, column, lambda unusual: note(unusual.text))
-        return _paired(samples, class_ids_of(labels, classes, str(data)), str(data))
+        expected = metadata.input
+        if not expected.features:
+            raise DataError(f"{data}: the run's samples are {expected.dtype} of shape {expected.shape}; give an .npz")
+        table = _table(data, expected, note_text, LabelColumn(label, classes))
+        samples = _fitting(torch.from_numpy(table.x), expected, data)
+        _note_outside_training(samples, expected, note_text)
+        return _paired(samples, class_ids_of(np.asarray(table.labels), classes, str(data)), str(data))
     else:
         raise DataError(f"{data}: no folder of classes, .npz, .csv or .parquet; every sample needs a label")
-    _, samples = read_samples([data], metadata.input, lambda unusual: note(unusual.text))
+    _, samples = read_samples([data], metadata.input, note_text)
     return _paired(samples, class_ids_of(labels, classes, str(data)), str(data))
 
 

@@ -149,15 +149,8 @@ def read(
     scenario: Scenario | None = None,
     note: Note = _warn,
 ) -> Trained:
-    """Load a model with its metadata. All arguments but `note` are those of `load`, which raises the same errors.
-
-    Args:
-        path: a run folder or an exported file.
-        client: number of the client whose personal model is loaded; None for the server's.
-        at: "last" or "best_val", the selected round.
-        model: your module or its factory, if the run was given one.
-        scenario: your scenario, if the method adapts personal models to data.
-        note: called with a sentence on unfinished runs and damaged checkpoints; warns by default.
+    """Load a model with its metadata. `path`, `client`, `at`, `model` and `scenario` are those of `load`, which raises
+    the same errors; `note` is called with a sentence on unfinished runs and damaged checkpoints, and warns by default.
     """
     if not isinstance(path, Path | str):
         raise ConfigError(
@@ -185,12 +178,7 @@ def read(
 def of_result(result: RunData, client: int | None = None, at: RoundSelection = "last") -> Trained:
     """Return a model as `read` does, from the result of a finished run, with a folder or weights in memory.
 
-    Args:
-        result: the result.
-        client: number of the client whose personal model is loaded; None for the server's.
-        at: "last" or "best_val", the selected round.
-
-    Raises `ConfigError` for a client or a round that the run does not have.
+    `client` and `at` are those of `load`. Raises `ConfigError` for a client or a round that the run does not have.
     """
     memory = result.memory or Memory(config_of(result.config, None))
     checkpoint: Checkpoint | None

@@ -15,7 +15,7 @@ from fedloom.core.errors import ConfigError, DataError, short_repr, suggest_name
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.data import SOURCES
 from fedloom.data.newcomers import domain_names
-from fedloom.data.sources.source import Splits, configure_source
+from fedloom.data.sources.source import configure_source
 from fedloom.runs.config.grid import grid_points
 from fedloom.runs.config.keys import built, refuse_many
 from fedloom.runs.config.kinds import put_over
@@ -46,28 +46,24 @@ def without_each_domain(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     return by_name
 
 
-def _in_both_sets(source: str, splits: Splits) -> list[str]:
-    """Return the domains of a source's data. Raises `ConfigError` if one has no training or no test samples."""
-    train, test = domain_names(splits.train), domain_names(splits.test)
-    for missing, kind in ((set(test) - set(train), "training"), (set(train) - set(test), "test")):
-        if missing:
-            raise ConfigError(
-                f"leave_out = 'domain': {source} has no {kind} samples of {', '.join(sorted(missing))}, so it cannot "
-                "be left out; take it out of the data"
-            )
-    return train
-
-
 def _domains(scenario: Mapping[str, Any]) -> list[str]:
     """The domains of the source that a scenario names; data are read only where its keys do not name them."""
     name = scenario.get("source", "digits")
     if not isinstance(name, str):
         raise ConfigError(f"leave_out = 'domain': scenario.source = {short_repr(name)}; need one source")
     kind = SOURCES.get(name)
-    keys = {key: value for key, value in scenario.items() if key in kind.model_fields}
     try:
-        source = configure_source(kind, **keys)
-        domains = list(source.named_domains()) or _in_both_sets(name, source.load())
+        source = configure_source(kind, **{key: value for key, value in scenario.items() if key in kind.model_fields})
+        domains = list(source.named_domains())
+        if not domains:
+            splits = source.load()
+            domains, tested = domain_names(splits.train), domain_names(splits.test)
+            for missing, split in ((set(tested) - set(domains), "training"), (set(domains) - set(tested), "test")):
+                if missing:
+                    raise ConfigError(
+                        f"leave_out = 'domain': {name} has no {split} samples of {', '.join(sorted(missing))}, so it "
+                        "cannot be left out; take it out of the data"
+                    )
     except DataError as error:
         raise ConfigError(f"leave_out = 'domain': {error}") from None
     if not domains:
@@ -188,9 +184,8 @@ def parse_study(values: Mapping[str, Any], folder: Path = Path()) -> StudyPlan:
     _refuse_namesakes(cells)
     complete: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
     complete |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
-    complete |= {"tune": plain_space(keys.tune)} if keys.tune else {}
-    complete |= {"tries": keys.tries} if keys.tries is not None else {}
-    complete |= {"trials": dict(keys.trials)} if keys.trials else {}
+    tuning = {"tune": plain_space(keys.tune), "tries": keys.tries, "trials": dict(keys.trials)}
+    complete |= {key: value for key, value in tuning.items() if value}
     tried = tried_in(keys.tune, keys.tries)
     refuse_many("the trials of tuning", [len({cell.group for cell in cells}), len(tried)])
     return StudyPlan(complete, cells, tried, keys.trials)

@@ -137,17 +137,7 @@ def compare(
         folders.refuse_links(out / cell.folder for cell in cells)
         with folders.creating(out, "comparison"):
             folders.claim(out, "comparison")
-    runner = Runner(
-        study,
-        folder,
-        cells,
-        "raise",
-        existing=existing,
-        callbacks=callbacks,
-        scenario=scenario,
-        all_cores=workers < 2,
-        result_type=result_type,
-    )
+    runner = Runner(study, folder, cells, "raise", existing, callbacks, scenario, workers < 2, result_type)
     try:
         run_jobs(runner, workers, "jobs", listener)
     finally:

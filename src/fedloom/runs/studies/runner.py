@@ -7,6 +7,7 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,36 +28,32 @@ from fedloom.runs.studies.tuning import Choices, Job, trials_of
 PAUSE = 0.25  # seconds between two looks at jobs that processes of other calls work on
 
 
+@dataclass
 class Runner:
     """The jobs of one call, and how a process runs one of them. Child processes and Ray's workers have copies of it.
 
-    Args:
-        on_error: "raise" ends the call with the first error of any run; `results` then has the results of this
-            process's runs, by position. "record" writes errors to files and continues, unless the disk is full or the
-            data have changed, because then every run would fail. Calls that record errors may share a folder: each
-            takes runs that no other call works on.
-        study, folder, jobs, existing, callbacks, scenario, result_type: as in `run_study` and `compare`.
-        all_cores: engine `auto` may use all cores for a run; it is serial otherwise, as other runs use them.
+    - on_error: "raise" ends the call with the first error of any run; `results` then has the results of this process's
+      runs, by position. "record" writes errors to files and continues, unless the disk is full or the data have
+      changed, because then every run would fail. Calls that record errors may share a folder: each takes runs that no
+      other call works on.
+    - all_cores: engine `auto` may use all cores for a run; it is serial otherwise, as other runs use them.
+    - existing, callbacks, scenario, result_type: as in `compare`.
     """
 
-    def __init__(
-        self,
-        study: StudyPlan,
-        folder: StudyFolder | None,
-        jobs: Sequence[Job],
-        on_error: Literal["raise", "record"],
-        *,
-        existing: Existing = "resume",
-        callbacks: Sequence[Callback] = (),
-        scenario: Scenario | None = None,
-        all_cores: bool = False,
-        result_type: type[RunData] = RunData,
-    ) -> None:
-        self.study, self.folder, self.jobs, self.on_error = study, folder, jobs, on_error
-        self._existing, self._callbacks, self._scenario = existing, callbacks, scenario
-        self._all_cores, self._result_type, self.results = all_cores, result_type, dict[int, RunData]()
-        self._earlier = {} if folder is None else folder.errors()  # of runs that this call tries again
-        self._choices = None if folder is None else Choices(study, folder, earlier=self._earlier)
+    study: StudyPlan
+    folder: StudyFolder | None
+    jobs: Sequence[Job]
+    on_error: Literal["raise", "record"]
+    existing: Existing = "resume"
+    callbacks: Sequence[Callback] = ()
+    scenario: Scenario | None = None
+    all_cores: bool = False
+    result_type: type[RunData] = RunData
+
+    def __post_init__(self) -> None:
+        self.results = dict[int, RunData]()
+        self._earlier = {} if self.folder is None else self.folder.errors()  # of runs that this call tries again
+        self._choices = None if self.folder is None else Choices(self.study, self.folder, earlier=self._earlier)
 
     @property
     def metrics(self) -> list[str]:
@@ -121,17 +118,11 @@ class Runner:
         config, out = job.config, None if self.folder is None else self.folder.cell(job.folder)
         refuse_links([] if out is None else [out])
         # several runs at a time use the cores already, and engines do not change numbers
-        if config.engine.name == "auto" and not self._all_cores:
+        if config.engine.name == "auto" and not self.all_cores:
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
-        watching = [Forward(position, send), *copy.deepcopy(self._callbacks)]
-        result = run(
-            config,
-            scenario=self._scenario,
-            out=out,
-            existing=self._existing,
-            callbacks=watching,
-            result_type=self._result_type,
-        )
+        watching = [Forward(position, send), *copy.deepcopy(self.callbacks)]
+        how: Any = {"existing": self.existing, "callbacks": watching, "result_type": self.result_type}
+        result: RunData = run(config, scenario=self.scenario, out=out, **how)
         send(Event(position, config.rounds))  # also for a run that had finished before
         return result
 

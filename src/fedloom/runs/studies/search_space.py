@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import (
     Field,
@@ -51,34 +51,32 @@ Space = dict[str, tuple[Any, ...] | Range]
 def read_space(values: Mapping[str, Any]) -> Space:
     """Read the dotted keys of `tune`, each a list or a range. Raises `ConfigError` for invalid and repeated keys."""
     space: Space = {}
-    for key, tried in _with_dots(values):
-        if key in space:
-            raise ConfigError(f"tune.{key} stands twice, with dots and in a section; name it once")
-        space[key] = _dimension(f"tune.{key}", tried)
+
+    def read_section(section: Mapping[str, Any], prefix: str) -> None:
+        for name, tried in section.items():
+            key = f"{prefix}{name}"
+            if isinstance(tried, Mapping) and tried and not _is_range(tried):
+                read_section(tried, f"{key}.")
+            elif key in space:
+                raise ConfigError(f"tune.{key} stands twice, with dots and in a section; name it once")
+            elif isinstance(tried, Mapping) and tried:
+                space[key] = built(Range, tried, f"tune.{key}")
+            elif isinstance(tried, list | tuple) and tried:
+                space[key] = tuple(without_repeats(f"tune.{key}", tried))
+            else:
+                raise ConfigError(
+                    f"tune.{key} = {short_repr(tried)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}"
+                )
+
+    read_section(values, "")
     return space
 
 
-def _with_dots(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, tried in section.items():
-        if _is_section(tried):
-            yield from _with_dots(tried, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", tried
-
-
-def _is_section(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Whether a value is a section of keys rather than a range: a config may also have keys called low."""
-    if not isinstance(value, Mapping) or not value:
-        return False
-    return all(isinstance(value[key], list | tuple | Mapping) for key in value.keys() & Range.model_fields.keys())
-
-
-def _dimension(key: str, value: Any) -> tuple[Any, ...] | Range:
-    if isinstance(value, Mapping) and value:
-        return built(Range, value, key)
-    if not isinstance(value, list | tuple) or not value:
-        raise ConfigError(f"{key} = {short_repr(value)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
-    return tuple(without_repeats(key, value))
+def _is_range(section: Mapping[str, Any]) -> bool:
+    """Whether a section is a range rather than keys of a config, which may also be called low and then have lists."""
+    return not all(
+        isinstance(section[key], list | tuple | Mapping) for key in section.keys() & Range.model_fields.keys()
+    )
 
 
 def without_repeats(key: str, values: Sequence[Any]) -> Sequence[Any]:
