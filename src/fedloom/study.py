@@ -187,16 +187,13 @@ class Study:
         return Comparison(results)
 
 
-def _setting(name: str, value: Any) -> Any:
-    """Return a named block of keys; a scenario alone is a block with this key."""
-    is_scenario = isinstance(value, str | ScenarioConfig)
-    return _plain(f"settings.{name}", {"scenario": value} if is_scenario else value)
-
-
 def _plain(key: str, value: Any) -> Any:
     """Return a value as a study file holds it. Raises `ConfigError` for an object that no file holds."""
-    if key == "settings" and isinstance(value, Mapping):
-        return {str(name): _setting(name, entry) for name, entry in value.items()}
+    if key == "settings" and isinstance(value, Mapping):  # a scenario alone is a block with this key
+        value = {
+            name: {"scenario": entry} if isinstance(entry, str | ScenarioConfig) else entry
+            for name, entry in value.items()
+        }
     if isinstance(value, ScenarioConfig) or (isinstance(value, str) and key.rpartition(".")[2] == "scenario"):
         return scenario_section(value)
     if isinstance(value, Mapping):

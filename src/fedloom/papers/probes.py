@@ -62,7 +62,9 @@ def points(
         labels, kinds = scenario.test_set.y[indices].tolist(), ["sample"] * len(indices)
         vectors.append(outputs_of(embed, scenario.test_set, indices))
         if marks != "none":
-            table = _marks(net, embed, scenario, client, marks)
+            weight = net.head.weight.detach()
+            every_class = ClassTable(weight, torch.ones(len(weight), dtype=torch.bool))
+            table = _class_means(embed, scenario, client) if marks == "means" else every_class
             classes = table.held.nonzero().flatten()
             labels, kinds = labels + classes.tolist(), kinds + [marks] * len(classes)
             vectors.append(table.values[classes])
@@ -255,15 +257,6 @@ def _class_means(function: Callable[[Tensor], Tensor], scenario: Scenario, clien
     labels = one_hot(scenario.train_set.y[indices], scenario.num_classes).double()
     outputs = outputs_of(function, scenario.train_set, indices).double()
     return ClassTable.from_sums(labels.T @ outputs, labels.sum(0))
-
-
-def _marks(
-    net: Net, embed: Callable[[Tensor], Tensor], scenario: Scenario, client: int | None, marks: str
-) -> ClassTable:
-    if marks == "means":
-        return _class_means(embed, scenario, client)
-    weight = net.head.weight.detach()
-    return ClassTable(weight, torch.ones(len(weight), dtype=torch.bool))
 
 
 def plane_of(z: Tensor, seed: int) -> np.ndarray:

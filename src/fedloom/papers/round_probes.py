@@ -4,6 +4,7 @@ Every function takes a `Result` with a run folder, and raises `ConfigError` if i
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,29 +114,20 @@ def knowledge(result: RunData) -> Rows:
     entries = [name for name, value in models.after.items() if isinstance(value, ClassTable)]
     if not entries:
         raise ConfigError(f"{result.numbers['method']}: its server keeps no class table, so no knowledge can be drawn")
-    tables: list[tuple[int | None, ClassTable]] = [
-        (client, table)
-        for client, upload in models.uploads.items()
-        if isinstance(table := upload.get(entries[0]), ClassTable)
-    ]
-    server = models.after[entries[0]]
-    assert isinstance(server, ClassTable)
-    tables.append((None, server))
+    owned: dict[int | None, Any] = {client: upload.get(entries[0]) for client, upload in models.uploads.items()}
+    owned[None] = models.after[entries[0]]
+    tables = [(client, table) for client, table in owned.items() if isinstance(table, ClassTable)]
+    names = scenario.class_names
     owners = [(client, int(label)) for client, table in tables for label in table.held.nonzero().flatten()]
     vectors = torch.cat([table.values[table.held] for _, table in tables]).double()
     centred = (vectors - vectors.mean(0)).numpy()
     directions = np.linalg.svd(centred, full_matrices=False)[2][:2]
-    return [
-        {
-            "client": client,
-            "kind": "server" if client is None else "sample",
-            "class": label,
-            "name": scenario.class_names[label],
-            "x": float(x),
-            "y": float(y),
-        }
-        for (client, label), (x, y) in zip(owners, centred @ directions.T, strict=True)
+    rows: Rows = [
+        {"client": client, "kind": "server" if client is None else "sample", "class": label, "name": names[label]}
+        for client, label in owners
     ]
+    plane = centred @ directions.T
+    return [row | {"x": float(x), "y": float(y)} for row, (x, y) in zip(rows, plane, strict=True)]
 
 
 def largest_clients(models: RoundModels, scenario: Scenario) -> Sequence[int]:

@@ -79,11 +79,10 @@ def equivalence(
     theirs_std: float | None = None,
     theirs_runs: int | None = None,
 ) -> Equivalence | None:
-    """Compare at least three of our values with the printed one; None for fewer.
+    """Compare at least three of our values, one for each seed, with the printed one (`theirs`); None for fewer.
 
-    ours: one value for each seed. theirs: the printed value. margin: the largest difference that counts as none, in the
-    unit of the measure. step: the measure's smallest step, in its unit. theirs_std: the printed sample standard
-    deviation; it counts only with `theirs_runs` (Welch). theirs_runs: the number of runs that it is over.
+    margin: the largest difference that counts as none. step: the measure's smallest step. theirs_std: the printed
+    sample standard deviation; it counts only with `theirs_runs`, the number of runs that it is over (Welch).
     """
     if len(ours) < MIN_SEEDS:
         return None
@@ -119,7 +118,6 @@ def equivalence(
 
 
 def _seeds(enough: Callable[[int], bool]) -> int | None:
-    """Return the smallest number of seeds that is enough."""
     return next((n for n in range(MIN_SEEDS, _MAX_SEEDS + 1) if enough(n)), None)
 
 
@@ -211,11 +209,8 @@ def rank_agreement(ours: Sequence[float], theirs: Sequence[float]) -> RankAgreem
 def judge_pairs(
     rows: Mapping[str, RankedRow], margin: float = MARGIN, step: float = STEP
 ) -> dict[tuple[str, str], PairWord]:
-    """Judge every pair of rows that is printed at least `margin` apart, all pairs as one family.
-
-    A pair agrees if ours is seen to be apart in the printed direction, contradicts in the other one, and is undecided
-    otherwise, also with fewer than three common seeds.
-    """
+    """Judge every pair of rows that is printed at least `margin` apart, all pairs as one family: it agrees if ours is
+    seen to be apart in the printed direction, contradicts in the other one, and else is undecided."""
     pairs = []
     for first, second in combinations(rows, 2):
         apart = rows[first][0] - rows[second][0]

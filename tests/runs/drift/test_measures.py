@@ -18,7 +18,7 @@ from fedloom.runs.drift.updates import (
     server_figures,
     update_figures,
 )
-from support import CLASSES, Through, configured, world
+from support import Through, configured, world
 
 TASK = world(configured("fedavg"), [[0], [1]]).task
 
@@ -101,15 +101,14 @@ def test_a_server_that_takes_no_mean_says_so():
     assert MeanWeights().figures("model", [0], {0: 1}).endswith("no aggregation weights")
 
 
-def test_a_robust_mean_has_no_weights():
-    assert noted("fedavg+median") == "a wrapper replaces the mean of model: no aggregation weights"
-
-
 def test_the_method_itself_is_not_changed():
     method = configured("fedavg")
-    recorder = MeanWeights().noting(method)
-    assert "mean" in vars(recorder)
+    assert "mean" in vars(MeanWeights().noting(method))
     assert "mean" not in vars(method)
+
+
+def test_a_robust_mean_has_no_weights():
+    assert noted("fedavg+median") == "a wrapper replaces the mean of model: no aggregation weights"
 
 
 ROWS = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0], [0.0, 0.0]])
@@ -181,10 +180,6 @@ def test_clients_without_a_common_class_have_no_distance():
     first, second = table([[1.0], [0.0]], [True, False]), table([[0.0], [1.0]], [False, True])
     values = table_figures(observed({}, {0: {"means": first}, 1: {"means": second}}, {}))
     assert [value.value for value in values] == [None, None, None]
-
-
-def test_rows_and_classes_are_as_many():
-    assert len(ROWS) == CLASSES
 
 
 def test_variances_are_summed_over_held_classes():

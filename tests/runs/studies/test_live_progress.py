@@ -57,17 +57,6 @@ def test_rounds_that_were_done_before_say_nothing_of_the_pace() -> None:
     assert pace.remaining() == 2 * 13  # the third run has not been heard of: it is all to do
 
 
-def test_runs_side_by_side_share_the_time() -> None:
-    clock = Clock()
-    pace = ProgressEstimate([4, 4], clock)
-    pace.record(0, 0)
-    pace.record(1, 0)
-    clock.now += 10
-    pace.record(0, 1)
-    pace.record(1, 1)
-    assert pace.remaining() == 10 / 2 * 6
-
-
 def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with ProgressDisplay([config(rounds=100)], quiet=False, clock=clock) as live:

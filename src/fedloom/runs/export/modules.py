@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
@@ -130,9 +130,8 @@ def format_of(path: Path) -> ExportFormat:
 
 def format_named(name: str) -> ExportFormat:
     """Return the format of this name. Raises `ConfigError` if there is none."""
-    for known_name in SUFFIXES:
-        if known_name == name:
-            return known_name
+    if name in SUFFIXES:
+        return cast("ExportFormat", name)
     raise ConfigError(f"format = {short_repr(name)}: {suggest_name(name, SUFFIXES)}")
 
 
