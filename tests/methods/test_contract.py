@@ -1,6 +1,7 @@
 """What holds for every method: options, padding, partial participation, purity."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -294,3 +295,20 @@ def test_first_states_depend_on_nothing_but_the_task(name):
     held = shared | own
     assert len(shared) + len(own) == len(held) == len(toy.task.init)  # every entry is shared or private, none is both
     assert same_tree({name: held[name] for name in toy.task.init}, toy.task.init)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "message"),
+    [
+        ("same_heads", r"{} shares the head: that of group 1 .* same feature width"),
+        ("same_width", r"{} compares features: those of group 1 have 3 entries, those of group 0 6; choose"),
+    ],
+)
+def test_heads_or_features_that_differ_between_architectures_are_refused(requirement, message):
+    names = [name for name, kind in METHODS if requirement in kind.spec.requires]
+    assert len(names) > 2
+    task = world(configured("fedavg"), [[0, 1]]).task
+    narrow = dataclasses.replace(task, init=task.init | {"head.weight": torch.zeros(CLASSES, 3)}, feature_dim=3)
+    for name in names:
+        with pytest.raises(ConfigError, match=message.format(name)):
+            handmade(name).examine([task, narrow], 2)

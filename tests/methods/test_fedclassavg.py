@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.data.augment import Augmentation
 from fedloom.methods import METHODS, Batch, OptimizerSpec
 from fedloom.methods.fedclassavg import supervised_contrast
@@ -119,10 +118,3 @@ def test_two_augmented_views_and_the_authors_scale():
     assert paper["contrast"] > 0
     assert authors["contrast"] > 100 * paper["contrast"]
     assert authors["proximal"] == 0
-
-
-def test_refusals():
-    toy = world(Twin(), LABELS)
-    narrow = toy.task.init | {"head.weight": torch.zeros(4, 3)}
-    with pytest.raises(ConfigError, match=r"twin shares the head: that of group 1 .* same feature width"):
-        toy.method.examine([toy.task, replace(toy.task, init=narrow)], 2)

@@ -1,4 +1,4 @@
-"""FedBABU, Ditto, APFL, FedALA, Per-FedAvg and pFedMe against golden numbers of two or three rounds."""
+"""FedPer, LG-FedAvg, FedRep, FedBABU, Ditto, APFL, FedALA, Per-FedAvg and pFedMe against golden numbers; what stays."""
 
 import pytest
 import torch
@@ -8,7 +8,42 @@ from fedloom.methods.contract.phases import Train
 from golden_world import GOLDEN, WORLD, assert_golden, golden_run, matches, personal, probe, refuted, variant_probe
 from support import TinyBN, TinyInstance, configured, same_bits, world
 
+# -- personal_parts ----------------------------------------------------------------------------------------------------
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1], [2, 2]]
+OPTIONS = {"fedper": {}, "lgfedavg": {}, "fedrep": GOLDEN["fedrep"]["options"]}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_golden_rounds(name):
+    golden = GOLDEN[name]
+    for rounds in (1, 2):
+        federation, servers = golden_run(METHODS.get(name), rounds=rounds, **OPTIONS[name])
+        wanted = golden["out"][f"round{rounds}"]
+        assert matches(servers[-1]["model"], wanted["server"])
+        assert servers[-1]["model"].keys() == wanted["server"].keys()
+        for client, value in wanted["personal_probes"].items():
+            assert abs(probe(personal(federation, int(client))) - value) < 1e-7
+    for client, own in golden["out"]["own"].items():
+        assert matches(federation.states[int(client)]["model"], own)
+
+
+def test_fedrep_weighs_clients_as_the_paper_does():
+    found = variant_probe(METHODS.get("fedrep"), GOLDEN["fedrep"], weights="uniform", **OPTIONS["fedrep"])
+    assert abs(found - GOLDEN["fedrep"]["uniform_probe"]) < 1e-7
+
+
+def test_fedrep_trains_the_head_first():
+    federation, servers = golden_run(METHODS.get("fedrep"), rounds=2, **OPTIONS["fedrep"])
+    assert refuted(servers[-1]["model"], GOLDEN["fedrep"], ("fc.weight", "fc.bias"))
+    assert federation.states.keys() == {0, 1, 2}
+
+
+def test_fedrep_without_body_epochs_leaves_the_body():
+    _, servers = golden_run(METHODS.get("fedrep"), rounds=1, head_epochs=2, body_epochs=0)
+    assert matches(servers[0]["model"], {name: WORLD["init"][name] for name in ("fc.weight", "fc.bias")})
+
+
+# -- personal_models ---------------------------------------------------------------------------------------------------
 BODY = ("fc.weight", "fc.bias")
 ENTRIES = tuple(WORLD["init"])
 

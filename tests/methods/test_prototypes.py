@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table, get_tree
 from fedloom.methods import METHODS, Batch, ClassTable
 from fedloom.methods.contract.sample_statistics import LabelledRows
@@ -90,13 +89,6 @@ def test_classes_without_a_prototype_score_below_all_others():
     table = ClassTable(torch.stack([z[0], z[1] + 9, z[2], z[0]]), torch.tensor([True, True, True, False]))
     assert nearest(net, x, table).argmax(1)[[0, 2]].tolist() == [0, 2]
     assert nearest(net, x, table)[:, 3].tolist() == [UNKNOWN] * 3
-
-
-def test_feature_widths_that_differ_are_refused():
-    toy = world(configured("fedproto"), LABELS)
-    wide = replace(toy.task, feature_dim=9)
-    with pytest.raises(ConfigError, match=r"features: those of group 1 have 9 entries, those of group 0 \d+; choose"):
-        toy.method.examine([toy.task, wide], 2)
 
 
 # -- fedtgp ------------------------------------------------------------------------------------------------------------
@@ -293,13 +285,6 @@ def test_golden_heads_of_fedgh():
 def test_without_server_epochs_the_head_stays():
     _, servers = golden_run(METHODS.get("fedgh"), rounds=2, server_epochs=0)
     assert matches(servers[-1]["model"], {name: WORLD["init"][name] for name in HEAD}, tolerance=0)
-
-
-def test_heads_of_other_widths_are_refused():
-    toy = world(configured("fedgh"), LABELS)
-    narrow = toy.task.init | {"head.weight": torch.zeros(4, 3)}
-    with pytest.raises(ConfigError, match=r"fedgh shares the head: that of group 1 .* same feature width"):
-        toy.method.examine([toy.task, replace(toy.task, init=narrow, feature_dim=3)], 2)
 
 
 # -- fedpcl ------------------------------------------------------------------------------------------------------------

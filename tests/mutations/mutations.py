@@ -41,7 +41,7 @@ _FILES = {
 }
 _FEDOPT = _tests_of("fedopt")
 _EXTENDED = ("data/test_partitions_extended_dirichlet.py",)
-_PARTS = ("methods/test_personal_parts.py",)
+_PARTS = ("methods/test_personal_models.py",)
 _MODELS = ("methods/test_personal_models.py",)
 
 MUTATIONS = (
@@ -68,7 +68,7 @@ MUTATIONS = (
     _of("moon", "the last model is that before training", '{"previous": work.tree}', '{"previous": work.start.tree}'),
     Mutation("moon, fedskc: the teacher's features in training mode", "nets/net.py",
         "deep_copy(net, placeholders).eval()", "deep_copy(net, placeholders).train()",
-        ("methods/test_frozen_nets.py",)),
+        ("methods/test_added_modules.py",)),
     Mutation("fedproto: the distance summed over features", "methods/parts/prototypes.py",
         "(z - rows).square().mean(1)", "(z - rows).square().sum(1)", _tests_of("fedproto")),
     Mutation("fedproto: missing prototypes are rows of zeros", "methods/parts/prototypes.py",
