@@ -480,7 +480,7 @@ def test_a_ramp_lets_the_contrast_grow(name, over, round_, share):
     for ramp in (over, 0):
         method = configured(name, "paper", **{f"lambda_{TERM[name]}": 3.0, f"{TERM[name]}_ramp": ramp})
         terms.append(objective(method, x, y, constants(method, *tables_of(name), round_=round_)).terms)
-    ours, whole = terms
+    ours, whole = ({term: value.detach() for term, value in each.items()} for each in terms)
     assert float(whole[TERM[name]]) > 0.1
     assert float(ours[TERM[name]] / whole[TERM[name]]) == pytest.approx(share, rel=1e-6)
     assert all(torch.equal(ours[term], whole[term]) for term in whole if term != TERM[name])

@@ -72,18 +72,12 @@ class DW(fm.Method):
         start = super().begin(sent, super().client_init(facts), facts)
         if not any(self._trains_head(phase) for phase in super().phases(start, facts)):
             raise fm.ConfigError(f"{self.name()} needs a head that is trained by the method's loss, here it is not")
-        first = (
-            consistency.uniform_labels(classes)
-            if self.dw.sl_init == "uniform"
-            else consistency.identity_labels(classes)
-        )
-        state = base | {
-            self.names.entry("soft_labels"): first,
-            self.names.entry("classes_seen"): torch.zeros(classes, dtype=torch.bool),
-        }
+        entry, uniform = self.names.entry, self.dw.sl_init == "uniform"
+        labels = (consistency.uniform_labels if uniform else consistency.identity_labels)(classes)
+        state = base | {entry("soft_labels"): labels, entry("classes_seen"): torch.zeros(classes, dtype=torch.bool)}
         if self.dw.sl_cumulative:
-            state[self.names.entry("soft_label_sums")] = torch.zeros(classes, classes, dtype=torch.float64)
-            state[self.names.entry("soft_label_counts")] = torch.zeros(classes, dtype=torch.float64)
+            state[entry("soft_label_sums")] = torch.zeros(classes, classes, dtype=torch.float64)
+            state[entry("soft_label_counts")] = torch.zeros(classes, dtype=torch.float64)
         return state
 
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:

@@ -106,9 +106,8 @@ class FedGen(fm.Method):
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         terms = {"ce": batch.mean(fm.cross_entropy(net(batch.x), batch.y))}
         if "z" in consts:
-            terms["ce_generated"] = (
-                self.options.weight * fm.cross_entropy(net.head(consts["z"]), consts["labels"]).mean()
-            )
+            generated_losses = fm.cross_entropy(net.head(consts["z"]), consts["labels"])
+            terms["ce_generated"] = self.options.weight * generated_losses.mean()
         return fm.Objective.sum(terms)
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:

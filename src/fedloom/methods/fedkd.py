@@ -109,9 +109,8 @@ class FedKD(fm.Method):
         # features of two nets are comparable only through a learned map, which moves with the mentee's term
         aligned = net.extra(z[MENTEE])
         for student, teacher in ((MENTOR, MENTEE), (MENTEE, MENTOR)):
-            terms[f"kl_{student}"] = (
-                batch.mean(fm.kl_divergence(logits_of[teacher].detach(), logits_of[student])) / doubt
-            )
+            divergences = fm.kl_divergence(logits_of[teacher].detach(), logits_of[student])
+            terms[f"kl_{student}"] = batch.mean(divergences) / doubt
         terms["z_mentor"] = batch.mean((z[MENTOR] - aligned.detach()).square().mean(1)) / doubt
         terms["z_mentee"] = batch.mean((z[MENTOR].detach() - aligned).square().mean(1)) / doubt
         return fm.Objective.sum(terms)

@@ -55,11 +55,9 @@ class FedProc(fm.Method):
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
-        past, rounds = (
-            (ctx.round, ctx.task.rounds) if self.options.learns_at_once else (ctx.round - 1, ctx.task.rounds - 1)
-        )
+        late = 0 if self.options.learns_at_once else 1
         # a tensor, because a number would become part of a recorded step
-        consts: fm.Consts = {"share": torch.tensor(max(0.0, 1 - past / max(1, rounds)))}
+        consts: fm.Consts = {"share": torch.tensor(max(0.0, 1 - (ctx.round - late) / max(1, ctx.task.rounds - late)))}
         if "prototypes" in payload:
             table = fm.get_table(payload, "prototypes")
             consts |= {"prototypes": prototypes_of_table(table), "known": table.held}
