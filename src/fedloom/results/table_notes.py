@@ -232,8 +232,8 @@ def _majority(groups: Sequence[Group]) -> list[str]:
     shares: dict[str, list[float]] = {}
     for group in groups:
         metrics = group.row["metrics"]
-        names = ("majority_own", "majority_global") if group.row["protocol"].startswith("personal/") else _OF_ALL
-        name = next((name for name in names if name in metrics), None)
+        own = ["majority_own"] if group.row["protocol"].startswith("personal/") else []
+        name = next((name for name in (*own, "majority_global") if name in metrics), None)
         if name is not None:
             shares.setdefault(name, []).append(metrics[name])
     return [
@@ -241,7 +241,6 @@ def _majority(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-_OF_ALL = ("majority_global",)
 _MAJORITY = {
     "majority_global": "the most frequent class",
     "majority_own": "the most frequent class of each client's own data",

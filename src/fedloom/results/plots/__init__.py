@@ -1,4 +1,1 @@
-"""Floor 6: figures for papers and notebooks, drawn from plain values; knows neither runs nor files of runs.
-
-Importing its modules `names`, `palette` and `plot_data` loads no matplotlib; importing the others does.
-"""
+"""Floor 6: figures for papers, drawn from plain values. Importing `palette` loads no matplotlib; the others do."""

@@ -33,9 +33,9 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     """
     path = expand_home(path)
     check_picture(path)
-    from fedloom.results.report import holdings  # brings matplotlib
+    from fedloom.results.report import charts  # brings matplotlib
 
-    return holdings.save_holdings(scenario, path)
+    return charts.save_holdings(scenario, path)
 
 
 def write_report(

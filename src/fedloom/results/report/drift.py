@@ -30,10 +30,10 @@ _FIGURES: tuple[tuple[str, str], ...] = (
 )
 
 
-def mean_of_figure(drift: DriftRound, name: str) -> float | None:
-    """Return the mean of a figure over clients, classes and pairs in a round; None where it is nowhere defined."""
-    values = [value.value for value in drift.values if value.name == name and value.value is not None]
-    return sum(values) / len(values) if values else None
+def mean_of_figure(drift: DriftRound, name: str, entry: str | None = None) -> float | None:
+    """Return the mean of the figure `name` (of an `entry`) over clients, classes and pairs in a round; None without
+    one."""
+    return _mean([value.value for value in drift.values if value.name == name and entry in (None, value.entry)])
 
 
 def figure_text(value: float) -> str:
@@ -106,6 +106,7 @@ def _outside(drift: DriftRound) -> bool:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are known; None without any."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers else None
 
@@ -182,11 +183,8 @@ def _parts(rounds: Sequence[DriftRound]) -> SectionPicture | None:
 
 
 def _directions(rounds: Sequence[DriftRound]) -> SectionPicture | None:
-    curves = {
-        "client to mean": [mean_of_figure(drift, "cosine_to_mean") for drift in rounds],
-        "two clients": [mean_of_figure(drift, "cosine") for drift in rounds],
-        "round to centralised": [mean_of_figure(drift, "step_cosine") for drift in rounds],
-    }
+    names = {"client to mean": "cosine_to_mean", "two clients": "cosine", "round to centralised": "step_cosine"}
+    curves = {label: [mean_of_figure(drift, name) for drift in rounds] for label, name in names.items()}
     caption = "Cosines of updates, means over clients and pairs: 1 is the same direction, 0 a right angle."
     return _lines("directions", rounds, curves, "cosine", "Directions by round", caption)
 
@@ -213,15 +211,11 @@ def _weights(rounds: Sequence[DriftRound]) -> SectionPicture | None:
 
 
 def _tables(rounds: Sequence[DriftRound]) -> list[SectionPicture | None]:
-    names = dict.fromkeys(
-        value.entry for drift in rounds for value in drift.values if value.name in ("table_distance", "table_step")
-    )
+    figures = {"between clients": "table_distance", "since the last round": "table_step"}
+    names = dict.fromkeys(v.entry for drift in rounds for v in drift.values if v.name in figures.values())
     pictures = list[SectionPicture | None]()
     for name in filter(None, names):
-        curves = {
-            "between clients": [_of_entry(drift, "table_distance", name) for drift in rounds],
-            "since the last round": [_of_entry(drift, "table_step", name) for drift in rounds],
-        }
+        curves = {label: [mean_of_figure(drift, of, name) for drift in rounds] for label, of in figures.items()}
         caption = "Distances of rows over their length, means over classes and pairs of clients."
         title = f"Class table {name} by round"
         word = name.replace(".", "-")
@@ -249,14 +243,10 @@ def _server(rounds: Sequence[DriftRound]) -> list[SectionPicture | None]:
     for name, (unit, title, caption) in titles.items():
         entries = dict.fromkeys(value.entry for drift in rounds for value in drift.values if value.name == name)
         for entry in filter(None, entries):
-            curves = {entry: [_of_entry(drift, name, entry) for drift in rounds]}
+            curves = {entry: [mean_of_figure(drift, name, entry) for drift in rounds]}
             picture = f"{name.replace('_', '-')}-{entry.replace('.', '-')}"
             pictures.append(_lines(picture, rounds, curves, unit, title.format(entry), caption))
     return pictures
-
-
-def _of_entry(drift: DriftRound, name: str, entry: str) -> float | None:
-    return mean_of_figure(DriftRound(drift.round, [v for v in drift.values if v.entry == entry]), name)
 
 
 def _lines(

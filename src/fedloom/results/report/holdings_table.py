@@ -119,7 +119,7 @@ class Inspection:
         return recorded(lambda console: print_holdings(console, self.facts))["text/plain"]
 
     def _repr_html_(self) -> str:
-        from fedloom.results.report.holdings import holdings_picture  # brings matplotlib
+        from fedloom.results.report.charts import holdings_picture  # brings matplotlib
 
         table = recorded(lambda console: print_holdings(console, self.facts))["text/html"]
         picture = base64.b64encode(holdings_picture(self.facts, "png", dpi=110)).decode()
