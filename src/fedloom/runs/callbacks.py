@@ -124,9 +124,7 @@ class CallbackMeasures:
             if measures is None:
                 continue
             if not isinstance(measures, Mapping):
-                raise ConfigError(
-                    f"callback {_name(callback)}: on_measure returned {_shown(measures)}; return a dict of numbers"
-                )
+                raise _error(callback, f"on_measure returned {_shown(measures)}; return a dict of numbers")
             for name, value in measures.items():
                 self._claim(name, callback, federation)
                 if name in loop_names:
@@ -137,13 +135,11 @@ class CallbackMeasures:
     def _claim(self, name: Any, callback: Callback, federation: Federation) -> None:
         """Reserve a name for the callback's measure."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ConfigError(
-                f"callback {_name(callback)}: measure {_shown(name)} is no name; use letters, digits and _ . / -"
-            )
+            raise _error(callback, f"measure {_shown(name)} is no name; use letters, digits and _ . / -")
         if self._owners.get(name) is callback:
             return
         if name in self._owners:
-            raise _taken(callback, name, f"callback {_name(self._owners[name])}")
+            raise _taken(callback, name, f"callback {type(self._owners[name]).__name__}")
         # "accuracy_pooled", "accuracy_honest" and "accuracy/global" are rows of the metric accuracy as well.
         metric = name.partition("/")[0].removesuffix("_pooled").removesuffix("_honest")
         if _LOOP_NAMES.fullmatch(name) or metric in METRICS:
@@ -157,7 +153,7 @@ def check_reason(callback: Callback, reason: object) -> None:
     """Raise `ConfigError` if a reason to stop is a dict: measures are returned from `on_measure`."""
     if isinstance(reason, Mapping):
         why = "which is no reason to stop; return measures from on_measure"
-        raise ConfigError(f"callback {_name(callback)}: on_round returned a dict, {why}")
+        raise _error(callback, f"on_round returned a dict, {why}")
 
 
 def _number(callback: Callback, name: str, value: Any) -> float:
@@ -166,19 +162,17 @@ def _number(callback: Callback, name: str, value: Any) -> float:
             number = float(value)
             if math.isnan(number) or abs(number) < LARGEST:
                 return number
-    raise ConfigError(
-        f"callback {_name(callback)}: measure {name} is {_shown(value)}; return a finite number, or NaN where there is "
-        "none (float(...) of a tensor)"
-    )
+    advice = "return a finite number, or NaN where there is none (float(...) of a tensor)"
+    raise _error(callback, f"measure {name} is {_shown(value)}; {advice}")
 
 
 def _taken(callback: Callback, name: str, owner: str) -> ConfigError:
-    return ConfigError(f"callback {_name(callback)}: measure {name} is already a measure of {owner}; rename it")
+    return _error(callback, f"measure {name} is already a measure of {owner}; rename it")
 
 
 def _shown(value: object) -> str:
     return " ".join(repr(value)[:100].split())
 
 
-def _name(callback: Callback) -> str:
-    return type(callback).__name__
+def _error(callback: Callback, problem: str) -> ConfigError:
+    return ConfigError(f"callback {type(callback).__name__}: {problem}")

@@ -99,11 +99,7 @@ def config_schema() -> dict[str, Any]:
 
 def config_keys() -> list[ConfigKey]:
     """Return every key: those of all runs first, then those of sources, partitions, skews, attacks, models, methods."""
-    return list(_all_keys())
-
-
-def _all_keys() -> Iterator[ConfigKey]:
-    yield from _keys_of_schema(RunConfig.model_json_schema())
+    keys = list(_keys_of_schema(RunConfig.model_json_schema()))
     for registry, noun, prefix in (
         (SOURCES, "source", "scenario."),
         (PARTITIONS, "partition", "scenario."),
@@ -111,18 +107,19 @@ def _all_keys() -> Iterator[ConfigKey]:
         (ATTACKS, "attack", "scenario.attack."),
     ):
         for name, kind in registry:
-            yield from _keys_of_schema(kind.model_json_schema(), prefix, f"{noun} {name}")
+            keys += _keys_of_schema(kind.model_json_schema(), prefix, f"{noun} {name}")
     for model in MODELS.names():
         for option, field in model_options(model).items():
-            yield _key(f"model.{option}", f"model {model}", _schema_of_option(field), {}, field.is_required())
+            keys.append(_key(f"model.{option}", f"model {model}", _schema_of_option(field), {}, field.is_required()))
     for name, method in METHODS:
-        yield from _keys_of_schema(_described(method.Options), f"{name}.", f"method {name}")
+        keys += _keys_of_schema(_described(method.Options), f"{name}.", f"method {name}")
     base = METHODS.get("fedavg")
     for wrapper in WRAPPERS.names():
         schema = _described(METHODS.get(f"fedavg+{wrapper}").Options)
         for option in base.Options.model_fields:
             del schema["properties"][option]
-        yield from _keys_of_schema(schema, f"METHOD+{wrapper}.", f"wrapper {wrapper}")
+        keys += _keys_of_schema(schema, f"METHOD+{wrapper}.", f"wrapper {wrapper}")
+    return keys
 
 
 def _described(options: type[BaseModel]) -> dict[str, Any]:

@@ -303,9 +303,7 @@ class ScenarioConfig(BaseModel):
             "held_out": self.held_out and self.held_out.model_dump(mode="json", exclude_none=True),
             "attack": attack and {"name": attack.kind} | attack.model_dump(mode="json"),
         }
-        values |= {key: value for key, value in optional.items() if value is not None}
-        for key in (key for key, value in optional.items() if value is None):
-            del values[key]
+        values = {key: value for key, value in (values | optional).items() if value is not None or key not in optional}
         values["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
         if self.split is not None:
             values["split"] = self.split.model_dump(mode="json")
