@@ -76,9 +76,19 @@ def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
 
 class ClientModelKeeper:
     """Observes a federation, after an observer that it has already, and stores the named rounds. `note` is called with
-    a sentence for each. Raises `ConfigError` if the models would take more than the config allows."""
+    a sentence for each. Raises `ConfigError` where client models cannot be kept, or would take more than is allowed."""
 
-    def __init__(self, config: RunConfig, federation: Federation, folder: Path, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: RunConfig, federation: Federation, folder: Path | None, note: Callable[[str], None]
+    ) -> None:
+        if federation.scenario.remote:
+            raise ConfigError(
+                "checkpoint.keep_clients: stores what single clients send, so it is for simulations; leave it out here"
+            )
+        if folder is None:
+            raise ConfigError(
+                "checkpoint.keep_clients: models are kept in a run folder; give the run one (--out, out=...)"
+            )
         self._federation, self._folder, self._note = federation, folder, note
         self._fingerprint, self._rounds = config.fingerprint(), frozenset(config.checkpoint.keep_clients)
         self._limit, self._bytes = config.checkpoint.keep_clients_mib * _MIB, 0
@@ -136,19 +146,3 @@ class ClientModelKeeper:
             total = bytes_text(self._bytes)
             self._note(f"client models of round {round_} are kept: {len(kept.uploads)} clients, {total} by now")
         return time.perf_counter() - began
-
-
-def client_model_keeper(
-    config: RunConfig, federation: Federation, folder: Path | None, note: Callable[[str], None]
-) -> ClientModelKeeper | None:
-    """Make the `ClientModelKeeper` of a run (config, federation, folder, note); None if its config names no rounds.
-    Raises `ConfigError` where client models cannot be kept."""
-    if not config.checkpoint.keep_clients:
-        return None
-    if federation.scenario.remote:
-        raise ConfigError(
-            "checkpoint.keep_clients: stores what single clients send, so it is for simulations; leave it out here"
-        )
-    if folder is None:
-        raise ConfigError("checkpoint.keep_clients: models are kept in a run folder; give the run one (--out, out=...)")
-    return ClientModelKeeper(config, federation, folder, note)

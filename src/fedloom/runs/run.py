@@ -17,7 +17,7 @@ from fedloom.engine.states import ClientStates
 from fedloom.evaluation.own_metrics import own_sources
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.runs.callbacks import Callback, CallbackMeasures, check_reason, copy_weights
-from fedloom.runs.client_models import client_model_keeper
+from fedloom.runs.client_models import ClientModelKeeper
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.drift.observer import RunDrift
 from fedloom.runs.early_stopping import EarlyStopping
@@ -164,9 +164,8 @@ class _Run(Generic[R]):
         served = self.federation, self.worker, self.scenario, config.evaluation
         self.newcomer_tests = None if self.scenario.newcomers is None else NewcomerTests(*served)
         self.drift = RunDrift(config, self.federation, self.worker, folder, engine_factory is not None)
-        self.client_models = client_model_keeper(
-            config, self.federation, folder.client_models if folder else None, self.note
-        )
+        kept = self.federation, folder.client_models if folder else None, self.note
+        self.client_models = ClientModelKeeper(config, *kept) if config.checkpoint.keep_clients else None
         self.rows: list[Row] = []
         self.best: tuple[int, float] | None = None  # round and validation value, where it selects the round
         self.checkpoint: Path | None = None  # the last checkpoint of this run
