@@ -138,6 +138,7 @@ def raise_first_interrupt() -> Iterator[Interrupts]:
     try:
         yield interrupts
     finally:
+        # Later signals of a burst are ignored: the default handler would kill the process during its clean-up.
         is_ending = time.monotonic() - last_time <= _BURST_SECONDS
         for number, handler in previous_handlers.items():
             signal.signal(number, signal.SIG_IGN if is_ending else handler)

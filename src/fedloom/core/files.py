@@ -151,12 +151,15 @@ def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> Non
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
     refuse_unwritable(path)
+    # In the same folder, because a rename is atomic within one file system only.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    # O_EXCL refuses an existing file or link, which another user could have put there.
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE if private else _SHARED_FILE)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(raw)
             stream.flush()
+            # Before the rename: after a crash, the new name could otherwise point to an empty file.
             os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException:

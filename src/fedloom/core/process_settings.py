@@ -67,6 +67,7 @@ def _set_deterministic(mode: tuple[bool, bool]) -> None:
 
 
 def _flushes_denormals() -> bool:
+    # Torch has no function to ask, but the flag of the processor acts on NumPy as well.
     return bool((np.full(1, 5e-324) * np.ones(1))[0] == 0)
 
 

@@ -80,6 +80,7 @@ def from_bytes(data: bytes) -> Record:
     try:
         tensors = load(data)
         length = int.from_bytes(data[:8], "little")
+        # `load` returns tensors only, so the metadata are read from the header of the file.
         header = parse_json(parse_json(data[8 : 8 + length])[_RESERVED][_HEADER])
         if header["format"] not in _READABLE:
             raise RecordError(f"record format {header['format']}: this version reads formats 1 and {_FORMAT}")
@@ -253,6 +254,7 @@ def _encode_scalar(value: Scalar) -> dict[str, str]:
         return {"type": "str", "value": value}
     if isinstance(value, float):
         return {"type": "float", "value": struct.pack(">d", value).hex()}
+    # A bool is an int as well, so it is asked for first.
     kind = "bool" if isinstance(value, bool) else "int"
     if -(1 << 63) <= value < 1 << 63:
         return {"type": kind, "value": struct.pack(">q", value).hex()}

@@ -119,10 +119,12 @@ def _refuse_large(text: str) -> None:
     sizes: dict[str | None, int] = {}
     open_collections: list[tuple[str | None, int]] = []  # anchor, and number of values before it
     size = 0
+    # Events come one at a time, so the limits end the parse before any value is built.
     for event in yaml.parse(text, yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_collections):
                 raise _RefusedYaml(f"the alias *{event.anchor} refers to itself")
+            # An alias counts as much as its anchor, and aliases within aliases multiply.
             size += sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
             size += 1

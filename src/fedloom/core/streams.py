@@ -44,6 +44,7 @@ class Streams:
         purpose: a word for what is drawn, such as "shuffle". round_: the round, which counts from 1; 0 is before the
         first. client: id of the client; -1 is the server.
         """
+        # 63 bits of the seed, so that any integer fits into a signed word.
         packed = struct.pack("<qqq", self.seed & 0x7FFFFFFFFFFFFFFF, round_, client) + purpose.encode()
         return int.from_bytes(hashlib.blake2b(packed, digest_size=16).digest(), "little")
 
@@ -69,6 +70,7 @@ class Streams:
 
         purpose, round_, client, device: as for `isolated`.
         """
+        # A key has 128 bits; generators of torch take no more than 64.
         return GlobalGenerators(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF, device)
 
 
@@ -104,6 +106,7 @@ class GlobalGenerators:
             for generator in self._generators:
                 generator.manual_seed(self._seed)
             random.seed(self._seed)
+            # The global generator of NumPy takes seeds of 32 bits.
             np.random.seed(self._seed & 0xFFFFFFFF)  # noqa: NPY002
         else:
             _set_states(self._generators, self._states)

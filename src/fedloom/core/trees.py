@@ -52,17 +52,20 @@ def weighted_mean(trees: Iterable[Tree], weights: Iterable[float]) -> Tree:
     first_tree, sums, all_weights = Tree(), list[_Sum](), list[float]()
     while group := list(itertools.islice(pairs, _TREES_PER_PASS)):
         all_weights += [weight for _, weight in group if weight is not None]
+        # `zip_longest` fills up with None if one of the two is shorter.
         if any(tree is None or weight is None or weight < 0 for tree, weight in group):
             raise ValueError(f"weights {all_weights}: {_USABLE_WEIGHTS}")
         first_tree = first_tree or group[0][0]
         sums = sums or _zero_sums(first_tree)
         for tree, _ in group:
             _require_equal_layout(first_tree, tree)
+        # A weight of 0 leaves a tree out, because 0 * NaN, of a client that diverged, would be NaN.
         positive_pairs = [(tree, weight) for tree, weight in group if weight > 0]
         for entry_sum in sums:
             entry_sum.add([tree for tree, _ in positive_pairs], [weight for _, weight in positive_pairs])
     if not all_weights:
         raise ValueError("weighted_mean of no trees: at least one client must have sent weights")
+    # Written in this way, it also refuses a sum that is NaN.
     if not sum(all_weights) > 0:
         raise ValueError(f"weights {all_weights}: {_USABLE_WEIGHTS}")
     return _to_tree(first_tree, sums, float(sum(all_weights)))
@@ -117,6 +120,7 @@ def _to_tree(first: Tree, sums: Sequence[_Sum], divisor: float) -> Tree:
     for entry_sum in sums:
         sizes = [first[name].numel() for name in entry_sum.names]
         for name, mean in zip(entry_sum.names, torch.split(entry_sum.total.div_(divisor), sizes), strict=True):
+            # Without the copy, a float64 entry would be a view, which keeps the whole sum in memory.
             means[name] = mean.to(first[name].dtype, copy=True).view(first[name].shape)
     layout = torch.contiguous_format
     return {name: means[name] if name in means else value.clone(memory_format=layout) for name, value in first.items()}

@@ -69,6 +69,7 @@ class BatchSampler:
     def batches_per_epoch(self, job: Job, share: float = 1.0) -> int:
         """Return the number of batches in one epoch over a `share` of the samples, with the smaller last batch."""
         full, last_samples = divmod(math.ceil(share * job.indices.numel()), self.local_training.batch_size)
+        # Batch norm has no variance over a single sample.
         if last_samples == 1 and self._skip_single[job.ctx.task.group]:
             last_samples = 0
         return full + bool(last_samples)

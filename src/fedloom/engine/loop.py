@@ -205,6 +205,7 @@ class Federation:
         """
         no_samples = torch.zeros(0, dtype=torch.int64)
         no_counts = torch.zeros(self.scenario.num_classes, dtype=torch.int64)
+        # Ids below 0 stand for slices of all samples.
         for client in range(-1, -1 - slices, -1) if slices else range(self.scenario.clients):
             ctx = ClientContext(self.tasks[0], self.round, client, 0, no_counts)
             yield EvalJob(ctx, self.server, {}, no_samples, split, protocol)
@@ -291,6 +292,7 @@ class Federation:
             with hooked(method, "aggregate", ctx.round):
                 return aggregating.aggregate(self.server, accepted, ctx)
 
+        # A new state may share the memory of uploads, which an engine reuses in the next round, so it is kept.
         if self.guard is None:
             return self.engine.keep(aggregate(uploads)), uploads
         server, accepted = self.guard(aggregate, self.server, uploads)

@@ -111,6 +111,7 @@ class Optimizer:
         self.parameters = list(parameters)
         for group in self._groups:
             remaining = [self.parameters[index] for index in group.indices]
+            # Before the first step there are no moments, so the lists may differ in length.
             group.first_moments = [m[: len(p)] for m, p in zip(group.first_moments, remaining, strict=False)]
             group.second_moments = [m[: len(p)] for m, p in zip(group.second_moments, remaining, strict=False)]
 
@@ -140,6 +141,7 @@ class Optimizer:
         torch._foreach_div_(scale, divisor)
         torch._foreach_add_(scale, group.spec.eps)
         if group.rate is None:
+            # The step size is negative here, because addcdiv adds.
             torch._foreach_addcdiv_(parameters, group.first_moments, scale, step_size)
         else:
             _move(parameters, torch._foreach_div(group.first_moments, scale), group.rate / step_size)
@@ -148,6 +150,7 @@ class Optimizer:
 def _sgd(group: _Group, parameters: list[Tensor], grads: list[Tensor]) -> None:
     if group.spec.momentum:
         if not group.first_moments:
+            # A copy, because later steps add to it in place.
             group.first_moments = [g.clone() for g in grads]
         else:
             torch._foreach_mul_(group.first_moments, group.spec.momentum)

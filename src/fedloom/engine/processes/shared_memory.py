@@ -129,6 +129,7 @@ def _anonymous_file() -> int:
         handle = os.memfd_create("fedloom")
     else:
         handle, path = tempfile.mkstemp()
+        # Without a name, the file disappears with its last descriptor, also after a crash.
         Path(path).unlink()
     try:
         os.ftruncate(handle, _SPACE)
@@ -202,6 +203,7 @@ def _task(group: int) -> Task:
 
 
 def _from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    # A copy, because torch warns about tensors over read-only bytes.
     writable = bytearray(data)
     flat = torch.frombuffer(writable, dtype=dtype) if data else torch.empty(0, dtype=dtype)
     return flat.view(shape)

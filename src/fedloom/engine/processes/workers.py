@@ -80,6 +80,7 @@ class WorkerProcess:
             # metric states outlive the round, so they travel as bytes
             memory = self.results if isinstance(requests[0], Job) and isinstance(results, list) else NO_MEMORY
             self.pipe.send_bytes(dumps(results, memory))
+            # The parent passes it on to a successor of this process, which must not overwrite these results.
             self.pipe.send(self.results.used)
 
 

@@ -178,6 +178,7 @@ class Batched(Engine):
             client = self.worker.begin(job)
             groups.setdefault(self._key(client), []).append(client)
         for key, clients in groups.items():
+            # The largest first: clients with batches left are then the first rows of the stack.
             clients.sort(key=lambda client: -client.job.indices.numel())
             while clients:
                 chunk, clients = clients[: self.stack], clients[self.stack :]
@@ -190,6 +191,7 @@ class Batched(Engine):
                     if not isinstance(error.__cause__, torch.OutOfMemoryError):
                         raise
                     self._narrow(len(chunk))
+                    # They begin again, because the failed attempt may have changed their constants and generators.
                     clients = [self.worker.begin(client.job) for client in chunk] + clients
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:

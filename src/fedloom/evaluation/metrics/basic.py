@@ -67,6 +67,7 @@ class NatsOverSamples(MeanOverSamples):
 
     def check(self, total: int) -> None:
         super().check(total)
+        # Rounding may leave a loss of almost 0 slightly negative.
         if self.value_sum < -1e-9 or LARGEST_SUM < self.value_sum < math.inf:
             raise ValueError(f"a sum of {self.value_sum:g} nats over {total} samples")
 
@@ -86,6 +87,7 @@ class Loss(NatsOverSamples):
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
+        # A sum, because means of batches of different sizes could not be added.
         loss = cross_entropy(predictions.logits, predictions.labels, reduction="sum")
         return cls(float(loss), len(predictions.labels))
 

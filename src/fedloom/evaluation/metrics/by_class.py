@@ -231,6 +231,7 @@ class ClassScores(Metric):
             return self
         classes = self.scores.shape[1]
         index = (self.scores.double() * bins).floor().long().clamp(0, bins - 1)
+        # Each class gets its own range of bins, so one bincount counts all classes.
         index += torch.arange(classes) * bins
         of_class = index.gather(1, self.labels[:, None]).flatten().bincount(minlength=classes * bins)
         others = index.flatten().bincount(minlength=classes * bins) - of_class
@@ -327,8 +328,10 @@ def _ranked(of_class: Tensor, others: Tensor, binned: bool) -> Tensor:
     samples, pairs = positives.sum(), positives.sum() * negatives.sum()
     if not float(pairs):
         return torch.stack([*_undefined(1)[:3, 0], samples])
+    # Ties count half: of the negatives at the same score, one half counts as below.
     below = negatives.cumsum(0) - negatives / 2
     true, false = (counts.flip(0).cumsum(0) for counts in (positives, negatives))
+    # At scores above all samples nothing is predicted yet: 0 / 1 instead of 0 / 0.
     precision = true / (true + false).clamp(min=1)
     average = (positives.flip(0) * precision).sum() / samples
     bound = (positives * negatives).sum() / 2 / pairs if binned else torch.tensor(math.nan, dtype=torch.float64)

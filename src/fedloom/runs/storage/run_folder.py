@@ -73,6 +73,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Give the lock back; a folder in which nothing was written goes with it."""
+        # Before the lock is given back, because another process may write here as soon as it is.
         folders.remove_if_empty(self.path)
         self._lock.release()
 
