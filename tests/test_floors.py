@@ -164,6 +164,8 @@ def modules_after(statement: str) -> set[str]:
 def test_importing_is_light(statement: str) -> None:
     loaded = modules_after(statement)
     assert not loaded & {"torch", "matplotlib", "sklearn", "pyarrow", "numpy", "jinja2", "platformdirs"}
+    if "results" not in statement:
+        assert not loaded & {"pydantic", "fedloom.runs.config.reference"}
 
 
 def test_running_needs_no_plots_and_no_scikit_learn() -> None:

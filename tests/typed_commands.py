@@ -6,18 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAMS = (
-    "fedloom",
-    "flwr",
-    "flower-superlink",
-    "flower-supernode",
-    "scp",
-    "rm",
-    "ssh-keygen",
-    "pip",
-    "make",
-    "python",
+    "fedloom", "flwr", "flower-superlink", "flower-supernode", "scp", "rm", "ssh-keygen", "pip", "make", "python",
     "python3",
-)
+)  # fmt: skip
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SECTION = re.compile(r"^(?:#+ (.*)|\*\*([^*]+?)[.:]\*\*.*)$", re.MULTILINE)
 _SPAN = re.compile(r"`([^`\n]+)`")

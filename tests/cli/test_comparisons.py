@@ -54,31 +54,6 @@ def test_a_grid_and_a_run_below_one_folder_make_one_table(capsys: Any) -> None:
     assert not Path("t.csv").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--methods", "fedavg,fedavg"], "method = 'fedavg' stands twice"),
-        (["scenario.alpha=[0.1,0.1]"], "scenario.alpha = 0.1 stands twice"),
-        (["method=[fedavg,fedsc]", "--methods", "fedavg"], "method is a list"),
-        (["scenario.alpha=[]"], "need at least one value"),
-    ],
-)
-def test_comparisons_that_cannot_be_are_one_line_and_leave_nothing(
-    capsys: Any, tmp_path: Path, words: list[str], says: str
-) -> None:
-    code, out, err = call(capsys, "compare", str(DEMO), *QUICK, *words)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert says in err
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_unknown_format_is_one_line(capsys: Any) -> None:
-    call(capsys, "run", str(DEMO), *QUICK, "method=fedavg", "--out", "one", "--json")
-    code, out, err = call(capsys, "table", "one", "--format", "word")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "markdown, latex, csv" in err
-
-
 def test_numbers_that_are_not_finite_never_reach_json(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedloom.results.comparison import Comparison
 

@@ -36,22 +36,6 @@ def test_filters_narrow_the_list_and_combine(capsys):
     assert found == {"fd", "fedclassavg", "fedkd", "fedproto", "fml", "lgfedavg", "local"}
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--takes", "krumm"], "unknown wrapper 'krumm': did you mean 'krum'?"),
-        (["--compared-in", "feddv"], "--compared-in 'feddv': no such paper: did you mean 'feddw'?"),
-        (["fedavg", "--personal"], "filters apply to the list of all methods"),
-        (["fedavg+krum+median"], "has a robust mean already"),
-    ],
-)
-def test_what_is_refused(capsys, words, says):
-    code, _, err = call(capsys, *words)
-    assert code == 2
-    assert says in err
-    assert err.count("\n") == 1
-
-
 def test_nothing_found_is_said(capsys):
     code, out, _ = call(capsys, "--any-architecture", "--stateless", "--secure-sum")
     assert (code, out.strip()) == (0, "no method matches all filters")

@@ -6,15 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import call
-from fedloom.cli.shared import make_printable, note_unused_options, output_folder, overrides_with_options
-from fedloom.core.errors import ConfigError, RunFolderError
-
-
-def test_options_are_overrides_given_once() -> None:
-    assert overrides_with_options(["lr=1"], seed=0, rounds=None) == ["lr=1", "seed=0"]
-    assert overrides_with_options(None, rounds=3) == ["rounds=3"]
-    with pytest.raises(ConfigError, match="--rounds 3 and rounds=4: give one of them"):
-        overrides_with_options(["rounds=4"], rounds=3)
+from fedloom.cli.shared import make_printable, note_unused_options, output_folder
 
 
 def test_options_of_methods_that_do_not_run_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,13 +60,6 @@ def test_folders_that_stay_empty_go_and_others_stay(tmp_path: Path) -> None:
     with output_folder(tmp_path / "new" / "run"):
         (tmp_path / "new" / "report.html").touch()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "new", "report.html"]
-
-
-def test_why_something_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    below, why = tmp_path / "file" / "x", r"file/x: cannot be written \(a file is in the way\)"
-    with pytest.raises(RunFolderError, match=why), output_folder(below):
-        pass
 
 
 def test_a_stream_without_unicode_loses_nothing() -> None:

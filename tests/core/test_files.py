@@ -36,11 +36,6 @@ def test_replaces_the_old_file_and_leaves_nothing_beside_it(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
-def test_others_may_read_the_file(tmp_path):
-    write_atomic(tmp_path / "a", "x")
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o644
-
-
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o027, 0o640), (0o000, 0o644)])
 def test_the_umask_decides_who_reads_a_file(tmp_path, umask, mode):
     before = os.umask(umask)

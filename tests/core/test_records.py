@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -9,22 +10,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from fedloom.core.records import RecordError, from_bytes, is_finite, to_bytes, wire_size
+from fedloom.core.records import RecordError, from_bytes, is_finite, to_bytes, to_plain, wire_size
 from fedloom.core.tables import ClassTable
 
 PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-]
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+]  # fmt: skip
 
 
 # --- any record ------------------------------------------------------------------------------------------------------
@@ -295,3 +288,16 @@ def test_a_record_is_finite_by_its_floats_and_the_rows_that_are_held():
     held = ClassTable(table.values, torch.tensor([True, True]))
     for name, value in [*wrong, ("table", held)]:
         assert not is_finite({**record, name: value})
+
+
+@dataclass(frozen=True)
+class Point:
+    name: str
+    at: tuple[int, int]
+    weights: torch.Tensor = field(default_factory=lambda: torch.tensor([[1, 2]]))
+
+
+def test_everything_inside_a_dataclass_becomes_plain():
+    plain = to_plain({"points": [Point("a", (1, 2))], "share": 0.5, "none": None})
+    assert plain == {"points": [{"name": "a", "at": [1, 2], "weights": [[1, 2]]}], "share": 0.5, "none": None}
+    assert json.loads(json.dumps(plain)) == plain

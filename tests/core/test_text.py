@@ -2,7 +2,19 @@
 
 import pytest
 
-from fedloom.core.text import bytes_text, counted, listed, plus_minus, seconds_text
+from fedloom.core.text import (
+    bytes_text,
+    counted,
+    higher_is_better,
+    is_share,
+    listed,
+    plus_minus,
+    seconds_text,
+    unit,
+    value_text,
+    with_unit,
+)
+from fedloom.evaluation import METRICS
 
 
 @pytest.mark.parametrize(
@@ -36,3 +48,21 @@ def test_plus_minus():
 def test_lists_and_counts():
     assert [listed(words) for words in ((), ("a",), ("a", "b"), ("a", "b", "c"))] == ["", "a", "a and b", "a, b and c"]
     assert (counted(1, "seed"), counted(3, "seed")) == ("1 seed", "3 seeds")
+
+
+PLAIN = {"brier"}  # the sum of squared errors over classes reaches 2
+
+
+@pytest.mark.parametrize("name", METRICS.names())
+def test_every_metric_has_a_unit_and_a_direction(name: str) -> None:
+    assert (unit(name) != "") == (name not in PLAIN)
+    assert higher_is_better(name) == METRICS.get(name).higher_is_better
+
+
+def test_shares_are_read_in_percent_and_others_as_they_are_stored() -> None:
+    assert value_text("balanced_accuracy", 0.73254) == "73.25 %"
+    assert value_text("nll", 1.23456) == "1.2346 nats"
+    assert value_text("brier", 0.5) == "0.5000"
+    assert value_text("own_metric", None) == "–"
+    assert is_share("accuracy/online")
+    assert [with_unit(name) for name in ("auroc", "loss", "own_metric")] == ["auroc %", "loss nats", "own_metric"]

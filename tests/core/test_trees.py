@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.core.trees import clone, combine, nbytes, select, squared_distance, weighted_mean
+from fedloom.core import trees as device_copies
+from fedloom.core.trees import clone, combine, nbytes, select, sent_to, squared_distance, tree_on, weighted_mean
 
 finite = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 
@@ -196,3 +197,28 @@ def test_combine_takes_any_signs_and_leaves_integers_of_the_first():
 def test_nbytes_counts_values_by_dtype():
     tree = {"a": torch.zeros(3, 2), "b": torch.zeros(5, dtype=torch.float16), "c": torch.tensor(1)}
     assert nbytes(tree) == 3 * 2 * 4 + 5 * 2 + 8
+
+
+CPU = torch.device("cpu")
+
+
+def test_a_tree_arrives_as_it_was_in_the_plain_order():
+    weights = torch.randn(3, 2, 4, 4).to(memory_format=torch.channels_last)
+    tree = {"w": weights, "steps": torch.tensor(7), "b": torch.randn(5).double(), "empty": torch.zeros(0, 2)}
+    copied = tree_on(tree, CPU)
+    assert list(copied) == list(tree)
+    assert all(torch.equal(copied[name], tree[name]) and copied[name].dtype == tree[name].dtype for name in tree)
+    assert copied["w"].is_contiguous()
+    assert copied["w"].data_ptr() != weights.data_ptr()
+
+
+def test_one_copy_for_each_dtype(monkeypatch):
+    copies = []
+    monkeypatch.setattr(device_copies, "sent_to", lambda tensor, device: copies.append(tensor.numel()) or tensor)
+    tree_on({"a": torch.ones(2), "n": torch.tensor(1), "b": torch.ones(3)}, torch.device("meta"))
+    assert copies == [5, 1]
+
+
+def test_a_tensor_that_is_there_is_not_copied():
+    tensor = torch.ones(2)
+    assert sent_to(tensor, CPU) is tensor

@@ -10,22 +10,9 @@ from typing import Any
 from doors.door import Door
 
 _WORDS = [
-    "good",
-    "bad",
-    "film",
-    "plot",
-    "actor",
-    "scene",
-    "very",
-    "much",
-    "not",
-    "love",
-    "hate",
-    "story",
-    "long",
-    "short",
+    "good", "bad", "film", "plot", "actor", "scene", "very", "much", "not", "love", "hate", "story", "long", "short",
     "end",
-]
+]  # fmt: skip
 _HAN = "\u5929\u5730\u7384\u9ec3\u5b87\u5b99\u6d2a\u8352\u65e5\u6708\u76c8\u6603\u8fb0\u5bbf\u5217\u5f35"
 _THAI = "\u0e01\u0e02\u0e04\u0e07\u0e08\u0e09\u0e0a\u0e0b\u0e0c\u0e0d"
 _KANA = "\u3042\u3044\u3046\u3048\u304a\u304b\u304d\u304f\u3051\u3053"
