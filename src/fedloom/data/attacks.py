@@ -109,6 +109,7 @@ class LabelFlip(Attack):
     def poison(self, scenario: Scenario) -> Scenario:
         labels = scenario.train_set.y.numpy().copy()
         bad = np.isin(scenario.train.holders(), scenario.bad)
+        # Labels are changed in the one shared training set, so each row must belong to bad clients only.
         bad_rows, honest_rows = scenario.train.order[bad], scenario.train.order[~bad]
         if np.isin(bad_rows, np.concatenate([honest_rows, scenario.val.order])).any():
             raise ConfigError(
@@ -308,6 +309,7 @@ class Alie(UploadAttack):
         return colluding.mean(0) + z * colluding.std(0, correction=0)
 
     def why_idle(self, participants: int) -> str | None:
+        # The small number keeps a product such as 0.29 * 100 from being rounded down.
         bad = math.floor(self.share * participants + 1e-9)
         if not self.share or self.z is not None or published_z(participants, bad) > 0:
             return None

@@ -82,6 +82,7 @@ class Augmentation(BaseModel):
             if self.crop or self.flip:
                 x = crop_and_flip(x, torch.arange(len(x), device=x.device), shifts, flips)
             return rotate(x, angles) if self.rotate else x
+        # Before normalisation, so that zeros from outside are black.
         x = crop_and_flip(data.x, indices, shifts, flips).to(torch.float32)
         if self.rotate:
             x = rotate(x, angles)
@@ -113,6 +114,7 @@ def crop_and_flip(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np
 
 
 def _one_by_one(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool_]) -> Tensor:
+    # In NumPy, because torch has no slices with a negative step, which mirror an image without a copy.
     store = x.numpy()
     height, width = store.shape[2:]
     out = np.zeros((len(indices), *store.shape[1:]), store.dtype)

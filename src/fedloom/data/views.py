@@ -34,6 +34,7 @@ class Views:
     def from_owners(owner: Indices, clients: int) -> Views:
         """Build views from the client of each sample, owner [n] in -1 .. clients-1; -1 leaves a sample out."""
         sizes = np.bincount(owner[owner >= 0], minlength=clients)
+        # Samples of owner -1 are sorted to the front, and cut off there.
         order = np.argsort(owner, kind="stable")[len(owner) - int(sizes.sum()) :]
         return Views(order, starts(sizes))
 
@@ -116,6 +117,7 @@ def even_sizes(total: int, parts: int) -> Indices:
 def hold_out(views: Views, share: ArrayLike, rng: np.random.Generator) -> tuple[Views, Views]:
     """Shuffle each of the views (by rng) and hold out floor(share * n_k) samples; return (remaining, held out). share:
     one number in [0, 1], or one per client [N]."""
+    # One random key for each sample shuffles all clients at once, without a loop.
     shuffled = _sorted(views, rng.random(len(views.order)))
     held_counts = np.floor(np.asarray(share) * views.sizes).astype(np.int64)
     is_held_out = _positions(views) < np.repeat(held_counts, views.sizes)

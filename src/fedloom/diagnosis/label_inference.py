@@ -89,6 +89,7 @@ def _last_layer(upload: Record, received: Record, num_classes: int) -> Tensor | 
                     continue
                 before = _tree(received.get(key)).get(name)
                 change = tensor.double() - (before.double() if before is not None else 0.0)
+                # A frozen layer does not change and says nothing, so the next entry is tried.
                 if bool(change.count_nonzero()):
                     return change if kind == "bias" else change.sum(1)
     return None

@@ -48,6 +48,7 @@ class ClientStates(MutableMapping[int, Record]):
         return record
 
     def __setitem__(self, client: int, record: Record) -> None:
+        # The file of the old state is outdated.
         self._on_disk.discard(client)
         self.changed.add(client)
         self._put_in_memory(client, record)
@@ -86,6 +87,7 @@ class ClientStates(MutableMapping[int, Record]):
         self._bytes_in_memory += size - self._sizes.get(client, 0)
         self._sizes[client] = size
         self._in_memory[client] = record
+        # The most recently used state is last, and the first one leaves memory.
         self._in_memory.move_to_end(client)
         while self.budget is not None and self._bytes_in_memory > self.budget:
             self._move_to_disk(*self._in_memory.popitem(last=False))
@@ -102,6 +104,7 @@ class ClientStates(MutableMapping[int, Record]):
     def _path(self, client: int) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="fedloom-states-"))
+        # At most a thousand files in a folder, because large folders are slow on many file systems.
         return self._folder / f"{client // 1000:05d}" / f"{client:08d}.safetensors"
 
 

@@ -69,6 +69,7 @@ class Pauses:
 
     def skipped_clients(self, clients: Iterable[int], round_: int, spare: int) -> list[int]:
         """Return, sorted, the `clients` to skip in a round: at most `spare`, those with the longest pauses."""
+        # Only as many are skipped as a round can spare; the longest pauses mark the least reliable nodes.
         waiting = [client for client in clients if self._pauses.get(client, (0, 0))[1] > round_]
         return sorted(sorted(waiting, key=lambda client: (-self._pauses[client][0], client))[: max(spare, 0)])
 
@@ -109,6 +110,7 @@ class Exchange:
         purpose = f"{'uploads' if isinstance(job, Job) else 'tests'} of round {round_}"
         if isinstance(job, NewcomerJob):
             purpose = f"tests on clients that never train, after round {round_}"
+        # Set before anything is sent, because a node may answer at once.
         self._transport.reply_limit = SMALL_REPLY_BYTES + upload_limit
         unsent, pending, resent = dict(jobs), dict[str, int](), set[int]()  # pending: clients by message id
         paused = self._pauses.skipped_clients(jobs, round_, spare=len(jobs) - minimum)

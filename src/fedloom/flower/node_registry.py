@@ -31,6 +31,7 @@ class _AbsentNode:
 
 
 def _doubled(seconds: float, times: int) -> float:
+    # The exponent is bounded, because a float overflows at 2^1024.
     return min(seconds * 2.0 ** min(times, 20), _LONGEST_PAUSE)
 
 
@@ -46,6 +47,7 @@ class Absences:
         attempts = 1 if previous is None else previous.attempts + 1
         self._entries[node] = _AbsentNode(reason, last_request, client, attempts)
         if len(self._entries) > _MAX_NODES:
+            # The oldest entry is dropped, so that a flood of nodes cannot fill the memory.
             del self._entries[next(iter(self._entries))]
         return previous is None or previous.reason != reason
 

@@ -195,6 +195,7 @@ class ReplyBound:
         if not response.request.url.path.endswith(_FETCH_PATHS):
             return
         with self._lock:
+            # A response that hides its length counts as too long.
             self._bytes += int(response.headers.get("content-length", self._limit + 1))
             self._objects += 1
             if self._bytes > self._limit or self._objects > _MAX_SMALL_OBJECTS + self._limit // _MIN_CHUNK_BYTES:
@@ -216,6 +217,7 @@ class GridTransport:
         if not hasattr(self._grid, "get_nodes"):
             return set(self._grid.get_node_ids())
         nodes = list(self._grid.get_nodes())
+        # A fingerprint is computed once for each node, because this is asked at every poll.
         new = [node for node in nodes if self._keys and node.node_id not in self._key_of]
         self._key_of |= {node.node_id: fingerprint_of(node.public_key) for node in new}
         return {node.node_id for node in nodes}

@@ -95,6 +95,7 @@ class LoadedNet:
 
     def load(self, tree: Tree) -> None:
         """Copy `tree` into the net."""
+        # The values of replaced buffers are dropped, because all entries are overwritten below.
         for module, name, _, buffer in self._buffers:
             module._buffers[name] = buffer
         entries = {name: tree[name] for name in self.tree}

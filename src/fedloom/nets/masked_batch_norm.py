@@ -33,15 +33,18 @@ class MaskedBatchNorm(nn.Module):
         norm.training = self.training
         if mask is None or not (self.training or norm.running_mean is None):
             return cast(Tensor, norm(x))
+        # bfloat16 has too few digits for sums over a batch.
         dtype, x = x.dtype, x.float() if x.dtype == torch.bfloat16 else x
         reduced_dims = [0, *range(2, x.dim())]
         channel_shape = (1, -1, *(1,) * (x.dim() - 2))
         row_mask = mask.view(-1, *(1,) * (x.dim() - 1))
+        # The statistics of a channel are over samples and pixels.
         count = mask.sum() * (x[0, 0].numel())
         mean = torch.where(row_mask, x, 0.0).sum(reduced_dims) / count
         centred = x - mean.view(channel_shape)
         squares = torch.where(row_mask, centred.square(), 0.0).sum(reduced_dims)
         if self.training and norm.running_mean is not None and norm.running_var is not None:
+            # As in torch, the running variance is unbiased, and the one that normalises is not.
             self._update_running(norm, mean.detach(), squares.detach() / (count - 1))
         scale = (squares / count + norm.eps).rsqrt()
         scale = scale if norm.weight is None else scale * norm.weight
@@ -57,6 +60,7 @@ class MaskedBatchNorm(nn.Module):
         assert norm.running_var is not None
         assert norm.num_batches_tracked is not None
         norm.num_batches_tracked.add_(1)
+        # Without a momentum, torch keeps the plain mean over all batches.
         momentum = 1 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
         norm.running_mean.add_(momentum * (mean - norm.running_mean))
         norm.running_var.add_(momentum * (variance - norm.running_var))

@@ -114,6 +114,7 @@ class AdaptiveCalibrationError(OfConfidence):
             return math.nan
         middle = counts.cumsum(0) - counts + (counts + 1) / 2  # rank from 1, the mean of tied ones
         bins = (BINS * (middle - 0.5) / total).floor().long().clamp(max=BINS - 1)
+        # Signed gaps cancel within a bin; only their sum counts as the error of the bin.
         gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, confidence - correct)
         return float(gaps.abs().sum()) / total
 
@@ -145,6 +146,7 @@ class Brier(MeanOverSamples):
 
     def check(self, total: int) -> None:
         super().check(total)
+        # Rounding may leave the sum slightly outside its range.
         if self.value_sum < -1e-9 or self.value_sum > 2 * total * (1 + 1e-9):
             raise ValueError(f"a Brier score with the sum {self.value_sum:g} over {total} samples")
 

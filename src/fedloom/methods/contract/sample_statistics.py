@@ -74,6 +74,7 @@ class SampleMean:
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
         count = torch.tensor(float(len(values))) if batch.mask is None else batch.mask.sum()
+        # `batch.mean` leaves padded rows out; times their number it is a sum again.
         return _added(sums, {"sums": batch.mean(values.double()) * count, "counts": count})
 
     def result(self, sums: Tree) -> Tensor:

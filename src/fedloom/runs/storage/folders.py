@@ -134,6 +134,7 @@ def written_whole(target: Path) -> Iterator[Path]:
     """Give a new folder to write into; it takes the place of `target` when the block ends without an error. Else
     `target` stays as it was, or is gone where the disk fails between its deletion and the renaming."""
     partial = target.parent / f".{target.name}.partial"
+    # Left by a run that was killed while it wrote.
     for abandoned in target.parent.glob(".round-*.partial"):
         shutil.rmtree(abandoned, ignore_errors=True)
     try:
@@ -146,6 +147,7 @@ def written_whole(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    # A rename changes the parent folder, which has to reach the disk as well.
     _sync_folder(target.parent)
 
 

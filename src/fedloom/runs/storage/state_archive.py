@@ -90,6 +90,7 @@ def read_index(folder: Path) -> Index:
     content = read_file(folder / INDEX)
     stream = io.BytesIO(content)
     try:
+        # The header is checked before the array is read, because a damaged one may claim any shape.
         np.lib.format.read_magic(stream)
         shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
     except Exception as error:  # a header is parsed as Python, and whatever that raises comes through
@@ -123,6 +124,7 @@ def write(
     linked: list[int] = []
     to_write = len(clients) - len(shared)
     packs, counts = np.unique(shared["pack"], return_counts=True)
+    # The smallest first, because each pack that is written again raises the limit for those that follow.
     for shared_count, pack in sorted(zip(counts.tolist(), packs.tolist(), strict=True)):
         assert previous is not None
         rows, pack_size = shared[shared["pack"] == pack], (previous / archive_name(pack)).stat().st_size

@@ -185,6 +185,7 @@ class _HandOut:
 
     def _unblock(self) -> None:
         self._looked = time.monotonic()
+        # In front, because they were handed out before the rest of the queue.
         self._queue[:0], self._blocked = self._blocked, []
 
     def _lost(self, process: BaseProcess) -> None:
