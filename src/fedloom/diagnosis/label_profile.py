@@ -36,6 +36,7 @@ def distance(kind: Distance, first: Floats, second: Floats) -> Floats:
     if kind == "total_variation":
         return total_variation(first, second)
     if kind == "hellinger":
+        # Rounding may leave the sum for equal distributions slightly above 1.
         return np.asarray(np.sqrt(np.clip(1 - np.sqrt(first * second).sum(-1), 0, 1)))
     middle = (first + second) / 2
     divergence = entropy(middle) - (entropy(first) + entropy(second)) / 2
@@ -51,6 +52,7 @@ def entropy(shares: Floats) -> Floats:
 def pairwise(kind: Distance, shares: Floats) -> Floats:
     """Return the distances [N, N] of all pairs of distributions `shares` [N, C]; 0 on the diagonal."""
     matrix = np.stack([distance(kind, row, shares) for row in shares]) if len(shares) else np.zeros((0, 0))
+    # Rounding may leave a distribution at a small distance from itself.
     np.fill_diagonal(matrix, 0)
     return matrix
 

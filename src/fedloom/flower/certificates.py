@@ -49,6 +49,7 @@ def create(folder: Path, hosts: list[str], nodes: int) -> None:
 
 
 def _make_certificates(folder: Path, hosts: list[str]) -> None:
+    # Valid since some minutes ago, because the clocks of nodes may be behind.
     now, curve = datetime.now(UTC) - timedelta(minutes=5), ec.SECP384R1()
 
     def named(text: str) -> x509.Name:
@@ -172,6 +173,7 @@ def server_certificate_findings(folder: Path, hosts: Sequence[str], now: datetim
         except ssl.SSLError as problem:
             text = _explain(problem, str(certificate), host, names, authority)
             findings.append(Finding("certificate", "error", text))
+            # Any other problem would be the same for every host.
             if getattr(problem, "verify_code", 0) not in _WRONG_HOST:
                 break
     if not any(finding.level == "error" for finding in findings):

@@ -106,6 +106,7 @@ class UploadReader:
             if self._rehearsal_of(job).upload is None:
                 form = _form_of(result.upload, _variable_entries(self.method_of(job).spec.sends))
                 forms.setdefault((job.ctx.task.group, job.stage), {}).setdefault(form, []).append(client)
+        # The most common form is taken to be right.
         rare = [clients for groups in forms.values() for clients in sorted(groups.values(), key=len)[:-1]]
         reason = "its entries or their shapes differ from those of most clients"
         return {client: reason for clients in rare for client in clients}

@@ -70,6 +70,7 @@ class Packed(fm.Method):
             change = torch.cat([tree[name].flatten() for name in names]).double()
             if self.spec.sends[key].form != "change":
                 change = change - torch.cat([received_tree[name].flatten() for name in names]).double()
+            # Error feedback adds the residual that compression left out in earlier rounds.
             change = change + (fm.get_tensor(before, entry) if entry in before else 0)
             sent, residual = self._compressed(change, [tree[name] for name in names], entry, ctx)
             # positions, because names of a small net would cost more bytes than its entries
@@ -99,6 +100,7 @@ class Packed(fm.Method):
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         server = super().server_init(ctx)
+        # A payload shows which trees go both ways; client 0 stands for all.
         if not self._trees_both_ways(super().down(server, 0, replace(ctx, client=0, drawn=(0,)))):
             self._refuse_packing()
         return server

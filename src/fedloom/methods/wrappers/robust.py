@@ -172,6 +172,7 @@ def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
         rows = torch.zeros_like(stacked.values[0])
         for label, held in enumerate(stacked.held.T):
             if held.any():
+                # Clients without the class have zeros in its row, which a rule would take for values.
                 rows[label] = rule(stacked.values[held, label])
         return fm.ClassTable(rows, stacked.held.any(0))
     if isinstance(example, Tensor):
@@ -237,6 +238,7 @@ class NormBound(OverMeans):
 def bounded(old: fm.Tree, new: fm.Tree, length: float) -> fm.Tree:
     """`new`, its change of floating entries since `old` no longer than `length`."""
     names = [name for name, value in new.items() if value.is_floating_point() and name in old]
+    # The smallest norm keeps an upload without any change from a division by zero.
     scale = float((length / (flat(new, names) - flat(old, names)).norm().clamp(min=1e-300)).clamp(max=1))
     # the same object, so that an upload within the bound keeps its bits
     if scale == 1:
