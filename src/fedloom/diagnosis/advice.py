@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedloom.core.errors import ConfigError, MissingPackageError
 from fedloom.core.text import counted, listed
@@ -20,8 +20,7 @@ LONGEST = 5  # methods of a short list
 FINE_TUNED = "fedavg+finetune"
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
+class Suggestion(NamedTuple):
     """A method of the short list, its measured row in the evidence, and its traits as `fedloom methods` says them."""
 
     method: str
@@ -75,15 +74,12 @@ class Advice:
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The short list in words: method, its accuracy in the evidence, against the baseline there, and its costs."""
         baseline, rows = self.evidence.setting["baseline"], []
-        for suggestion in self.suggestions:
-            row, traits = suggestion.row, suggestion.traits
-            accuracy = f"{row['accuracy']:.1f} % (n = {row['n']})"
-            traffic = {None: "traffic not measured", 1: "FedAvg's traffic"}
+        traffic = {None: "traffic not measured", 1: "FedAvg's traffic"}
+        for method, row, traits in self.suggestions:
             words = traffic.get(traits["traffic"], f"{traits['traffic']} times FedAvg's traffic")
             costs = f"{words}, {'a state at clients' if traits['state'] else 'no state'}"
-            rows.append(
-                (suggestion.method, accuracy, f"{row['points']:+.1f} points, {row['word']} ({baseline})", costs)
-            )
+            gain = f"{row['points']:+.1f} points, {row['word']} ({baseline})"
+            rows.append((method, f"{row['accuracy']:.1f} % (n = {row['n']})", gain, costs))
         return rows
 
     def sentences(self) -> list[str]:
@@ -91,10 +87,7 @@ class Advice:
         setting = self.evidence.setting
         sources = ", ".join([*setting["files"], f"docs/{setting['page']}"])
         goal = GOALS[self.needs.goal or "global"]
-        texts = [
-            f"for {goal}; {self.evidence.why}",
-            f"nearest measured setting: {setting['title']} ({sources})",
-        ]
+        texts = [f"for {goal}; {self.evidence.why}", f"nearest measured setting: {setting['title']} ({sources})"]
         if not self.suggestions:
             plain = "no plain method meets them" if self.reference is None else f"take {self.reference}"
             texts.append(f"no method that meets the needs was above {setting['baseline']} there; {plain}")
@@ -130,11 +123,7 @@ class Advice:
 
 
 def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advice:
-    """Return advice on the methods for a config, whose method does not matter, and the scenario that it describes.
-
-    Raises `ConfigError` for data that cannot be diagnosed or leave nothing to compare (one client, one class), and for
-    needs that no method meets.
-    """
+    """Return advice on the methods for a config, whose method does not matter, and the scenario that it describes."""
     needs = needs.resolved(config)
     _refuse_contradictions(needs)
     if not scenario.remote:  # data on nodes are refused by the diagnosis
@@ -168,10 +157,7 @@ def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advi
 
 
 def with_trial(advice: Advice, config: RunConfig, **options: Any) -> Advice:
-    """Return the advice for a config with the outcome of a trial of its short list. options: those of `run_trial`.
-
-    Raises the errors of `run_trial`, and `ConfigError` where no plain method meets the needs.
-    """
+    """Return the advice for a config with the outcome of a trial of its short list. options: those of `run_trial`."""
     if advice.reference is None:
         raise ConfigError("a trial: no plain method meets these needs, so no gain can be told; leave out --trial")
     return replace(advice, trial=run_trial(config, advice.methods, advice.reference, advice.needs, **options))
@@ -208,21 +194,17 @@ def _examined(config: RunConfig, scenario: Scenario) -> list[Diagnostic]:
 
 def _refuse_contradictions(needs: Needs) -> None:
     """Raise `ConfigError` if no method meets the needs, naming the one without which most methods do."""
-    traits = rules()["traits"].values()
-    if any(not list(needs.unmet(one)) for one in traits):
+
+    def count(needs: Needs) -> int:
+        return sum(not list(needs.unmet(traits)) for traits in rules()["traits"].values())
+
+    if count(needs):
         return
-    plain = Needs()
-    # These values exclude no method, so they cannot be the contradiction.
+    plain = Needs().model_dump()
     idle = {"goal": "personal", "nets": "equal"}  # values that no method fails to meet
-    droppable = [
-        name for name in Needs.model_fields if getattr(needs, name) not in (getattr(plain, name), idle.get(name))
-    ]
-    without = {
-        name: sum(not list(needs.model_copy(update={name: getattr(plain, name)}).unmet(one)) for one in traits)
-        for name in droppable
-    }
+    values = {name: value for name, value in needs.model_dump().items() if value not in (plain[name], idle.get(name))}
+    without = {name: count(needs.model_copy(update={name: plain[name]})) for name in values}
     best = max(without, key=lambda name: without[name])
-    values = {name: getattr(needs, name) for name in droppable}
     words = ", ".join(name if value is True else f"{name} = {value}" for name, value in values.items())
     hint = f"without {best}, {counted(without[best], 'method')} would" if without[best] else "leave out two or more"
     raise ConfigError(f"{words}: no method meets all of these; {hint}")

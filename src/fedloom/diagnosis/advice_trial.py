@@ -133,12 +133,7 @@ def silent(configs: Sequence[RunConfig]) -> Iterator[Listener]:
 
 
 def rungs_of(rounds: int) -> list[int]:
-    """Return the rounds of each rung before the final, which has all of them.
-
-    Example:
-        >>> rungs_of(30), rungs_of(4), rungs_of(1)
-        ([3, 10], [1], [])
-    """
+    """Return the rounds of each rung before the final, which has all of them: [3, 10] for 30, [] for 1."""
     lengths = {rounds // FACTOR**2, rounds // FACTOR}
     return sorted(length for length in lengths if 0 < length < rounds)
 
@@ -157,12 +152,9 @@ def run_trial(
     """Try methods on the user's scenario; validation data alone decide.
 
     config: rounds are those of the final; the learning rate is the middle one of three that every method tries.
-    methods: names of the candidates. reference: the method that a gain has to exceed; it always reaches the final.
-    needs: resolved needs, whose goal decides the protocol. scenario: used instead of the one that the config describes.
-    out: folder of the runs, which are resumed; None keeps nothing on disk. jobs: processes at a time; more than one
-    needs `out` and no scenario. show: gives, for the configs of a rung, the listener that shows their progress.
-
-    Raises `ConfigError` without validation data, and the first error of any run.
+    reference: the method that a gain has to exceed; it always reaches the final. needs: resolved. out: folder of the
+    runs, which are resumed; None keeps nothing on disk. jobs: processes at a time; more than one needs `out` and no
+    scenario. show: gives, for the configs of a rung, the listener that shows their progress.
     """
     refuse_without_validation(config, "a trial")
     if config.rounds < FACTOR:

@@ -83,7 +83,7 @@ class Needs(Section):
 
 
 def read_needs(values: Mapping[str, Any]) -> Needs:
-    """Return the needs of keys. Raises `ConfigError`, in one line, for an unknown key and a value out of range."""
+    """Return the needs of keys. Raises `ConfigError` for an unknown key and a value out of range."""
     try:
         return Needs.model_validate(dict(values))
     except ValidationError as error:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
+from scipy.special import entr
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import total_variation
@@ -45,8 +46,7 @@ def distance(kind: Distance, first: Floats, second: Floats) -> Floats:
 
 def entropy(shares: Floats) -> Floats:
     """Return the entropy [...] in nats of distributions [..., C]; 0 log 0 is 0."""
-    logs = np.log(shares, where=shares > 0, out=np.zeros_like(shares))
-    return np.asarray(-(shares * logs).sum(-1))
+    return np.asarray(entr(shares).sum(-1))
 
 
 def pairwise(kind: Distance, shares: Floats) -> Floats:

@@ -169,9 +169,9 @@ def _double(value: Tensor) -> Tensor:
     return value.double() if value.is_floating_point() else value
 
 
+@torch.no_grad()
 def _features(net: Net, tree: Tree, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return net.functional.features(tree, x)
+    return net.functional.features(tree, x)
 
 
 def _gradient(net: Net, tree: Tree, names: Sequence[str], x: Tensor, y: Tensor) -> tuple[Tree, float]:

@@ -15,65 +15,47 @@ _COLUMNS = ("measure", "value", "random dealing (95 %)", "data that the server n
 _CLIENT_COLUMNS = (
     *("client", "samples", "effective classes", "Hellinger distance to all samples", "group of similar clients"),
 )
-_ENTRIES = (
-    *("name", "rows", "sentences", "notes", "clients", "groups", "hellinger_to_pool", "sizes", "effective_classes"),
-    *("places", "features"),
-)
 
 
 def diagnosis_sections(folders: Iterable[Path]) -> list[PageSection]:
-    """Return a section for each different diagnosis among run folders; folders without one add nothing.
-
-    Raises `RunFolderError` for a damaged file.
-    """
-    by_content: dict[str, tuple[Path, Mapping[str, Any]]] = {}
-    for folder in folders:
-        path = folder / FILE
+    """Return a section for each different diagnosis among run folders; folders without one add nothing."""
+    sections: dict[str, PageSection] = {}  # by content
+    for path in (folder / FILE for folder in folders):
         if path.exists():
-            facts = _read(path)
-            by_content.setdefault(json_text(facts), (path, facts))
-    return [_section(path, facts, number) for number, (path, facts) in enumerate(by_content.values(), 1)]
+            try:
+                facts = parse_json(read_file(path))
+                sections.setdefault(json_text(facts), _section(facts, len(sections) + 1))
+            except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+                reason = "entries are missing" if isinstance(error, LookupError) else error
+                advice = "delete it, or run `fedloom diagnose` again"
+                raise RunFolderError(f"{path}: damaged ({reason}); {advice}") from None
+    return list(sections.values())
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        facts = parse_json(read_file(path))
-        if not isinstance(facts, dict) or not all(name in facts for name in _ENTRIES):
-            raise ValueError("entries are missing")
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{path}: damaged ({error}); delete it, or run `fedloom diagnose` again") from None
-    return facts
-
-
-def _section(path: Path, facts: Mapping[str, Any], number: int) -> PageSection:
-    try:
-        figures: list[list[Cell]] = [list(map(str, row)) for row in facts["rows"]]
-        sizes_of_groups = Counter(facts["groups"])
-        by_client: list[list[Cell]] = [
-            [
-                *(str(client), (f"{size}", float(size)), (f"{classes:.1f}", float(classes))),
-                *((f"{distance:.3f}", float(distance)), str(group) if sizes_of_groups[group] > 1 else "alone"),
-            ]
-            for client, size, classes, distance, group in zip(
-                *(facts[name] for name in ("clients", "sizes", "effective_classes", "hellinger_to_pool", "groups")),
-                strict=True,
-            )
+def _section(facts: Mapping[str, Any], number: int) -> PageSection:
+    """Return the section of a diagnosis. Raises many errors for damaged entries."""
+    figures: list[list[Cell]] = [list(map(str, row)) for row in facts["rows"]]
+    group_sizes = Counter(facts["groups"])
+    by_client: list[list[Cell]] = [
+        [
+            *(str(client), (f"{size}", float(size)), (f"{classes:.1f}", float(classes))),
+            *((f"{distance:.3f}", float(distance)), str(group) if group_sizes[group] > 1 else "alone"),
         ]
-        maps = _maps(facts)
-        sentences = list(map(str, facts["sentences"]))
-        notes = [f"Not computed: {note}" for note in facts["notes"]]
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise RunFolderError(f"{path}: damaged ({error}); delete it, or run `fedloom diagnose` again") from None
+        for client, size, classes, distance, group in zip(
+            *(facts[name] for name in ("clients", "sizes", "effective_classes", "hellinger_to_pool", "groups")),
+            strict=True,
+        )
+    ]
+    sentences, notes = list(map(str, facts["sentences"])), [f"Not computed: {note}" for note in facts["notes"]]
     table = DataTable("skew", "How clients differ", _COLUMNS, figures)
     clients = DataTable("clients", "Each client", _CLIENT_COLUMNS, by_client, folds=True)
-    blocks: list[Block] = [sentences, *maps, table, clients, *([notes] if notes else [])]
+    blocks: list[Block] = [sentences, *_maps(facts), table, clients, *([notes] if notes else [])]
     name = "diagnosis" if number == 1 else f"diagnosis-{number}"
     return PageSection(name, f"How heterogeneous the data are: {facts['name']}", blocks)
 
 
 def _maps(facts: Mapping[str, Any]) -> list[Block]:
-    """Return the maps of the clients, by their labels and by their features. Raises `TypeError`, `ValueError` or
-    `LookupError` for damaged entries."""
+    """Return the maps of the clients, by their labels and by their features."""
     by_client = {
         client: (group, size)
         for client, group, size in zip(facts["clients"], facts["groups"], facts["sizes"], strict=True)

@@ -79,10 +79,7 @@ FILE = _BindingsFile.FILE
 
 
 class NodeBindings:
-    """The bindings of one run.
-
-    out: the run's folder; None keeps bindings in memory. keys: folder with the clients' public keys, which are bound
-    from the start; a new key there admits its owner.
+    """The bindings of one run. keys: folder with the clients' public keys, which are bound from the start.
 
     Nothing is written before `begin`, so a server that cannot begin leaves the folder as it was. Afterwards the file
     decides, because the administrator can change it while the server runs.
@@ -184,8 +181,7 @@ def read_bindings(out: Path) -> dict[int, Binding]:
 def admit(out: Path, client: int, key: str | None = None) -> None:
     """Let another key or disk join as a `client` of the run in `out`, also while its server runs.
 
-    key: the only key that may join: a fingerprint, or the file of the public key; None admits the next node that joins
-    as this client. Raises `ConfigError` for an invalid key or another client's.
+    key: a fingerprint, or the file of a public key; None admits the next node that joins as this client.
     """
     if not (out / FILE).is_file():
         raise RunFolderError(f"{out}: it has no {FILE}; name the folder of a run over Flower, on its server")

@@ -33,11 +33,9 @@ _WRONG_AUTHORITY = (2, 7, 18, 19, 20, 21)  # no issuer, a wrong signature, self-
 
 
 def create(folder: Path, hosts: list[str], nodes: int) -> None:
-    """Write the files that are missing in a `folder`: an authority, a certificate for `hosts`, keys of `nodes` nodes.
-
-    Only their owner can read private keys, including keys that were there before.
-    """
+    """Write the files that are missing in a `folder`: an authority, a certificate for `hosts`, keys of nodes."""
     private_folder(folder)
+    # Keys that an earlier version left open to others are closed.
     for key in (*folder.glob("*.key"), *(file.with_suffix("") for file in folder.glob("node-*.pub"))):
         if key.is_file() and not key.is_symlink():
             key.chmod(0o600)

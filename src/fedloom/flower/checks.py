@@ -42,8 +42,7 @@ _Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 def check_trained(trained: JobResult, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
     """Raise `MessageError` for facts next to an upload that the job cannot have produced.
 
-    measured: whether the job asked for gradient norms. samples: the client's training samples. terms: the method's loss
-    terms in this round. passes: samples that a rehearsal processed, over its training samples.
+    measured: the job asked for gradient norms. passes: samples that a rehearsal processed, over its training samples.
     """
     for kind, values in (("term", trained.terms), ("norm", trained.norms)):
         unknown = next((name for name in values if name not in terms and name != CE), None)
@@ -80,8 +79,7 @@ def check_scored(
 ) -> dict[str, MetricStates]:
     """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
 
-    tested: plain states by predictor. adapted: samples that adapting processed. predictors: the requested ones.
-    example: any metric states of the run. total: the client's test samples, if known. samples: its training samples.
+    adapted: samples that adapting processed. total: the client's test samples, if known. samples: its training samples.
     """
     if tested.keys() != set(predictors):
         raise MessageError(
@@ -138,10 +136,7 @@ class UploadNorm:
 def upload_norms(
     upload: Record, payload: Record, sends: Mapping[str, Sent], roles: Mapping[str, Role]
 ) -> Iterator[UploadNorm]:
-    """Yield the L2 norms of an `upload` that are compared with those of other clients.
-
-    payload: the record that the client trained from. sends: the method's declaration. roles: of the entries of trees.
-    """
+    """Yield the L2 norms of an `upload` that are compared with those of other clients."""
     for name, value in upload.items():
         if isinstance(value, dict):
             is_whole = name in sends and sends[name].form == "whole"
@@ -199,8 +194,7 @@ class References(Stored):
         """Return the clients whose uploads are too large: how many times its limit the worst norm is, and the reason.
 
         Medians larger than those so far update `items`. A norm that fewer than `FEWEST` clients have is compared with
-        the largest median so far, if there is one. norms: of the round's uploads, by client. samples: training samples
-        by client. sends: the method's declaration. max_ratio: that a norm may have to its reference.
+        the largest median so far, if there is one.
         """
         excesses: dict[int, tuple[float, str]] = {}
         median_samples = statistics.median(samples[client] for client in norms) if norms else 1

@@ -97,9 +97,8 @@ class Exchange:
     def replies(self, jobs: Mapping[int, AnyJob], upload_limit: int) -> Iterator[tuple[int, Message | str]]:
         """Yield the replies to `jobs`, by client, as they arrive, until all are there or the time is over.
 
-        Text instead of a message says why a reply is lost; its request was sent twice. Clients that did not answer in
-        time lately are skipped, unless too few would remain. upload_limit: bytes that a reply may have in addition to
-        small facts.
+        Text instead of a message says why a reply is lost; its request was sent twice. upload_limit: bytes that a reply
+        may have in addition to small facts.
         """
         if not jobs:
             return
@@ -194,10 +193,9 @@ class Exchange:
 
 
 def facts_limit(evaluator: Evaluator, tests: int | None = None) -> int:
-    """Return how many characters the facts of a reply may have: as many as the states of its metrics need at most.
+    """Return how many characters the facts of a reply with some `tests` (None: one per predictor) may have.
 
-    evaluator: has the metrics. tests: number of tests in the reply; None for one per predictor. Raises `ConfigError`
-    if the metrics need more than the server reads.
+    The states of its metrics need as many at most. Raises `ConfigError` if that is more than the server reads.
     """
     by_metric = {name: _characters(to_plain(state)) for name, state in evaluator.example_states().states.items()}
     limit = MAX_FACTS + (tests or len(evaluator.names)) * sum(by_metric.values())
@@ -230,11 +228,7 @@ class RemoteError(Exception):
 
 
 class ReplyReader:
-    """Reads the replies to jobs.
-
-    uploads: reads and checks the bodies. worker: the server's own, whose evaluators say which results a test has.
-    test_limit: characters that the facts of a test may have.
-    """
+    """Reads the replies to jobs. test_limit: characters that the facts of a test may have."""
 
     def __init__(self, uploads: UploadReader, worker: Worker, registry: NodeRegistry) -> None:
         self._run, self._uploads, self._worker, self._registry = registry.identity.run, uploads, worker, registry
@@ -242,10 +236,7 @@ class ReplyReader:
         self.test_limit = max([MAX_FACTS, *map(facts_limit, worker.evaluators.values())])
 
     def job_result(self, job: Job, message: Message | str, samples: int) -> JobResult:
-        """Read and check the result of a `job` of a client that joined with `samples` training samples.
-
-        Raises `MessageError`, and `ClientError` for an exception in the client's work.
-        """
+        """Read and check the result of a `job`; an exception in the client's work is a `ClientError`."""
         message, reply = self._read(message, job, TrainReply)
         state = kept_remotely(job.ctx.round) if reply.has_state else {}
         notes = [Diagnostic(printable(note.code), printable(note.message), note.figure) for note in reply.notes]
@@ -268,10 +259,7 @@ class ReplyReader:
     def newcomer_result(
         self, job: NewcomerJob, message: Message | str, names: Collection[str], evaluator: Evaluator, index: int
     ) -> dict[str, MetricStates]:
-        """Read and check the tests of a client that never trained, with number `index` among those that never do.
-
-        names: the ways in which it was served. evaluator: says which results a test has.
-        """
+        """Read and check the tests of a client that never trained, with number `index` among those that never do."""
         _, reply = self._read(message, job, ServeReply, facts_limit(evaluator, len(names)))
         total = None if evaluator.scenario.remote else evaluator.total(index, "test")
         if total is None and not any(states.total for states in reply.tested.values()):

@@ -39,10 +39,9 @@ _MAX_TRACE = 1 << 15  # characters of a traceback
 
 
 class StateStore:
-    """The private states of one client in one run: a file per round.
+    """The private states of one client in one run: a file per round, the newest and ever fewer older ones.
 
-    The newest are kept, and ever fewer older ones, to which a run can be rewound. The server says which round to
-    continue from, because a round only counts once the server has accepted its upload.
+    The server says which round to continue from, because a round only counts once it has accepted the upload.
     """
 
     def __init__(self, folder: Path, run: str, client: int) -> None:
@@ -93,11 +92,8 @@ class StateStore:
 class Node:
     """One client of a run, with its share of the config's scenario or the data of its node.
 
-    Clients that never train have the ids after those that do; such a node is only asked for its tests.
-
     folder: of private states. scenario: replaces the one that the config describes. data: the file that names the
-    node's data, if the config leaves them to the nodes. template: a node of the same scenario in this process, whose
-    nets this one shares.
+    node's data, if the config leaves them to the nodes. template: a node of this process, whose nets this one shares.
     """
 
     def __init__(
@@ -109,8 +105,8 @@ class Node:
         data: Path | None = None,
         template: Node | None = None,
     ) -> None:
-        self.config, self.client, self._folder, self._data, self._user_scenario = config, client, folder, data, scenario
-        self._template = template
+        self.config, self.client, self._folder, self._data = config, client, folder, data
+        self._user_scenario, self._template = scenario, template
         clients = count_nodes(config) if scenario is None else nodes_of_scenario(scenario)
         if not 0 <= client < clients:
             raise ConfigError(f"client {client}: this config has clients 0 .. {clients - 1}; set partition-id to one")

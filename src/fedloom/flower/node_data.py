@@ -47,11 +47,7 @@ def server_file(folder: Path | None) -> Path | None:
 
 
 def node_scenario(config: RunConfig, file: Path, client: int) -> Scenario:
-    """Return a scenario in which `client` holds the data that its `file` names, and all others hold nothing.
-
-    Samples are in the file's order; `val` or `split`, in the file or else in the config, choose those that train.
-    Raises `ConfigError` and `DataError` that name the file.
-    """
+    """Return a scenario in which `client` holds the data that its `file` names, and all others hold nothing."""
     described, splits = _read(config, file)
     seed = Streams(config.seed).key("own data", client=client)
     own, newcomers = described.build(seed, splits), config.scenario.last_newcomers()
@@ -119,10 +115,7 @@ def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
 
 
 def stand_in_views(sizes: np.ndarray) -> Views:
-    """Return placeholder views of clients with `sizes` [N] samples elsewhere.
-
-    All are of the first sample and take no memory, whatever number of samples a node claims.
-    """
+    """Return placeholder views of clients with `sizes` [N] samples elsewhere, which take no memory for any sizes."""
     order = np.lib.stride_tricks.as_strided(np.zeros(1, np.int64), (int(sizes.sum()),), (0,))
     return Views(order, starts(sizes))
 

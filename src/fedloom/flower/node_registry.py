@@ -128,10 +128,7 @@ class NodeRegistry:
         self._members: set[int] = set()  # nodes that have joined and stayed online since
 
     def poll(self) -> None:
-        """Read replies, and ask new nodes, and nodes that are due again, to join. Does not wait.
-
-        Raises `FederationError` if a node of this process cannot join.
-        """
+        """Read replies, and ask new nodes, and nodes that are due again, to join. Does not wait."""
         self._online = self._transport.nodes()
         self._contacted &= self._online  # a node that returns may have another client, or another disk
         self._members &= self._online
@@ -213,10 +210,7 @@ class NodeRegistry:
         self.identity, self._measured = self.identity.model_copy(update={"scale": scale}), 0
 
     def wait(self, clients: Sequence[int], minimum: int, seconds: float) -> None:
-        """Wait until all `clients` are online, or at least `minimum` of them after some `seconds`.
-
-        Raises `FederationError` if they are fewer.
-        """
+        """Wait for all `clients`; raise `FederationError` if fewer than `minimum` are online after `seconds`."""
         began = last_report = time.monotonic()
         while True:
             self.poll()

@@ -37,11 +37,7 @@ T = TypeVar("T")
 
 
 class RemoteEngine(Engine):
-    """Runs clients on the nodes of a transport.
-
-    worker: the server's own, which rehearses uploads. note: called with reports on missing, refused and late clients.
-    out: the run's folder, for the references of upload bounds.
-    """
+    """Runs clients on the nodes of a transport. worker: the server's own, which rehearses uploads."""
 
     name = "flower"
 
@@ -115,10 +111,7 @@ class RemoteEngine(Engine):
         yield from results.values()
 
     def test_newcomers(self, tests: NewcomerTests) -> Iterator[tuple[Newcomer, dict[str, MetricStates]]]:
-        """Yield the newcomers whose nodes answer in time, and their tests by name; the others are reported.
-
-        Missing newcomers do not end the run, because it is already trained.
-        """
+        """Yield the newcomers whose nodes answer in time, and their tests by name; the others are reported."""
         service = tests.service
         names, evaluator = service.names(), service.evaluator
         newcomers = {newcomer.client: newcomer for newcomer in service.newcomers()}
@@ -141,8 +134,7 @@ class RemoteEngine(Engine):
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
         """Aggregate `uploads`, by client, and test the new state; the largest upload is dropped until it is valid.
 
-        aggregate: returns the next state from uploads. before: the server's state before the round. Returns the new
-        state and its uploads. Raises `FederationError` if `min_clients` uploads do not give a valid state.
+        Returns the new state and its uploads; `FederationError` if `min_clients` uploads do not give a valid one.
         """
         accepted, minimum = dict(uploads), min(self._config.min_clients, len(uploads))
         while True:
@@ -221,10 +213,8 @@ class RemoteEngine(Engine):
     def _refuse_large_shares(
         self, jobs: Mapping[int, AnyJob], counts: Mapping[int, int], subject: str, results: dict[int, Any] | None = None
     ) -> set[int]:
-        """Refuse clients that claim too large a share of all samples, and drop their results; return the clients.
-
-        If the config describes the data, the server knows all counts, and there is nothing to refuse.
-        """
+        """Refuse clients that claim too large a share of all samples, and drop their results; return the clients."""
+        # If the config describes the data, the server knows all counts, and there is nothing to refuse.
         refused = shares_too_large(counts, self._config.max_share) if self._federation.scenario.remote else {}
         refused = {client: reason for client, reason in refused.items() if client in jobs}
         for client, reason in refused.items():

@@ -130,8 +130,7 @@ class ReplyBound:
 
     Flower's `HttpGrid` fetches a reply in objects of a few megabytes, so the length of each object is checked before
     its body is read, and the length of the arrays before Flower joins them: a reply can name one small chunk a million
-    times. Only this class uses the client of a `grid` and its objects, which are not public. In a simulation, a grid
-    has no client, and replies are in this process' memory already.
+    times. Only this class uses what is not public in Flower. In a simulation, replies are in memory already.
     """
 
     def __init__(self, grid: Any) -> None:

@@ -142,8 +142,7 @@ def family(pid: int) -> set[int]:
 class LocalFederation:
     """SuperLink and SuperNodes on this machine, as a context manager.
 
-    folder: of the app, keys, logs and the nodes' private states; it is kept, so that the run can continue. data: folder
-    with the files of the nodes' data and the server's. say: called with warnings.
+    folder: of the app, keys, logs and the nodes' private states; it is kept, so that the run can continue.
     """
 
     def __init__(

@@ -36,10 +36,9 @@ _RESERVED, _HEADER = "__metadata__", "fedloom"
 class Rehearsal:
     """A client's round on the server, on a few samples.
 
-    round: the last rehearsed one. upload: without its values, except entries whose `Sent.form` is "own"; None if a hook
-    of the method raised. unpacked: the upload as the server aggregates it; empty without "own" entries, and if the
-    method cannot aggregate it alone. terms: names of all loss terms and gradient norms so far. passes: processed
-    samples over training samples.
+    upload: without its values, except entries whose `Sent.form` is "own"; None if a hook of the method raised.
+    unpacked: the upload as the server aggregates it; empty without "own" entries, and if the method cannot aggregate it
+    alone. terms: names of all loss terms and gradient norms so far. passes: processed samples over training samples.
     """
 
     round: int
@@ -50,11 +49,7 @@ class Rehearsal:
 
 
 class UploadReader:
-    """Reads and checks uploads.
-
-    worker: the server's, for rehearsals. max_norm: largest distance (L2) from the payload; None for any. note: called
-    with a sentence about a rehearsal that fails, which must not end the run.
-    """
+    """Reads and checks uploads. note: called with a sentence about a rehearsal that fails."""
 
     def __init__(
         self,
@@ -127,12 +122,10 @@ class UploadReader:
         return 2 * size + _MARGIN
 
     def check(self, trained: JobResult, job: Job, samples: int) -> None:
-        """Check the facts in `trained` against the `job` of a client with `samples` training samples.
-
-        A method may have other loss terms in a later round, so a round with new terms is rehearsed again.
-        """
+        """Check the facts in `trained` against the `job` of a client with `samples` training samples."""
         rehearsal = self._rehearsal_of(job)
         reported = {*trained.terms, *trained.norms} - {CE}
+        # A method may have other loss terms in a later round, so a round with new terms is rehearsed again.
         if not reported <= rehearsal.terms and job.ctx.round > rehearsal.round:
             again = self._rehearsal(job)
             rehearsal.terms |= reported if again.upload is None else again.terms
