@@ -1,6 +1,7 @@
 """The diagnosis of configs, scenarios and runs, in Python and by the command."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,29 +95,21 @@ def test_the_command_diagnoses_configs_and_runs(finished: Path, tmp_path: Path, 
         ((".",), "this folder is no run"),
         (("nowhere.yaml",), "nowhere.yaml"),
         (("demo", "--out", "map.txt"), "map.txt"),
+        (("RUN", "rounds=3"), "the config of a finished run is fixed"),
     ],
 )
 def test_what_cannot_be_diagnosed_is_refused(
-    words: tuple[str, ...], message: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], message: str, finished: Path, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = call(capsys, "diagnose", *words)
+    code, _, err = call(capsys, "diagnose", *(str(finished) if word == "RUN" else word for word in words))
     assert code == 2
     assert message in err
 
 
-def test_keys_of_a_finished_run_are_its_own(finished: Path, capsys: Any) -> None:
-    code, _, err = call(capsys, "diagnose", str(finished), "rounds=3")
-    assert code == 2
-    assert "the config of a finished run is fixed" in err
-
-
-def test_one_client_and_one_class_have_answers() -> None:
+def test_one_class_and_one_client_have_answers() -> None:
     one = fl.diagnose(fl.scenario("digits", partition="iid", clients=1))
     assert one.sentences() == ["one client has samples, so nothing differs between clients"]
-
-
-def test_one_class_and_one_client_have_answers_with_a_net() -> None:
     data = Dataset(torch.arange(24.0).reshape(12, 2), torch.zeros(12, dtype=torch.int64), ("only",))
     net = build("mlp", input_shape=(2,), num_classes=1, streams=Streams(0), hidden=(3,))
     for parts in ([np.arange(12)], [np.arange(6), np.arange(6, 12)]):
@@ -141,8 +134,6 @@ def test_more_noise_of_known_sigma_is_farther() -> None:
 
 
 def test_data_on_nodes_are_refused() -> None:
-    from dataclasses import replace
-
     scenario = fl.scenario("digits", partition="iid", clients=2).build(run_seed=0)
     with pytest.raises(ConfigError, match="lie on nodes"):
         fl.diagnose(replace(scenario, remote=True))

@@ -217,13 +217,10 @@ def test_a_wiped_disk_comes_back_once_it_is_admitted(nodes_of, tmp_path, capsys)
 def test_a_server_that_starts_again_knows_its_clients(nodes_of, tmp_path):
     config, out = config_of(), tmp_path / "run"
 
-    class Killed(BaseException):
-        pass
-
     def dies(round_):
-        raise Killed
+        raise KeyboardInterrupt
 
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         serve(config, Keyed(nodes_of(config)), out=out, callbacks=[Notes(dies)])
     notes = Notes()
     config_ = config.model_copy(update={"flower": config.flower.model_copy(update={"join_timeout": 0.2})})

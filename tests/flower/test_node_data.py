@@ -33,6 +33,12 @@ def same(here, there):
     return [here.numbers[key] for key in counts] == [there.numbers[key] for key in counts]
 
 
+def nodes_in(own, folder):
+    """The nodes of a config whose data lie in a folder."""
+    clients = range(own.scenario.clients)
+    return {client: Node(own, client, folder / "states", data=node_file(folder, client)) for client in clients}
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A folder of four nodes' files, and the config of their run; not to be changed."""
@@ -119,20 +125,14 @@ def test_the_run_folder_holds_no_counts_and_the_model_can_be_taken(tmp_path):
 def test_a_server_that_starts_again_keeps_the_scale(tmp_path):
     config, own = patients_of_nodes(tmp_path)
 
-    class Stopped(BaseException):
-        pass
-
     def stops(round_):
         if round_ == 2:
-            raise Stopped
-
-    def nodes():
-        return {k: Node(own, k, tmp_path / "states", data=node_file(tmp_path, k)) for k in range(3)}
+            raise KeyboardInterrupt
 
     out = tmp_path / "run"
-    with pytest.raises(Stopped):
-        serve(own, Faulty(nodes()), out=out, callbacks=[Notes(stops)])
-    transport = Faulty(nodes())
+    with pytest.raises(KeyboardInterrupt):
+        serve(own, Faulty(nodes_in(own, tmp_path)), out=out, callbacks=[Notes(stops)])
+    transport = Faulty(nodes_in(own, tmp_path))
     result = serve(own, transport, out=out)
     assert all(request.scale is not None for request in transport.requests)
     assert result.numbers["accuracy"] == run(config).numbers["accuracy"]
@@ -140,7 +140,7 @@ def test_a_server_that_starts_again_keeps_the_scale(tmp_path):
 
 def test_a_client_that_joins_late_counts_with_its_own_samples(tmp_path):
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, flower={"join_timeout": 0.1})
-    nodes = {k: Node(own, k, tmp_path / "states", data=node_file(tmp_path, k)) for k in range(4)}
+    nodes = nodes_in(own, tmp_path)
     transport = Faulty(nodes)
     transport.gone = {1}
     result = serve(
@@ -164,16 +164,15 @@ def test_nodes_test_in_several_protocols(tmp_path):
         assert there.in_protocol(protocol).curve() == here.in_protocol(protocol).curve()
 
 
-REFUSED = {
-    "no test data": ("global/global", "the server has no test data"),
-    "of other nodes": ("personal/others", "use personal/local or global/local"),
-    "away from each other": ("personal/global", "use personal/local or global/local"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_tested_is_refused_before_anything_is_asked(case, written):
-    protocol, said = REFUSED[case]
+@pytest.mark.parametrize(
+    ("protocol", "said"),
+    [
+        ("global/global", "the server has no test data"),
+        ("personal/others", "use personal/local or global/local"),
+        ("personal/global", "use personal/local or global/local"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused_before_anything_is_asked(protocol, said, written):
     own = written[1].model_copy(update={"evaluation": EvaluationConfig(protocol=protocol)})
     with pytest.raises(ConfigError, match=said):
         serve(own, Faulty({}))
@@ -184,11 +183,6 @@ def test_a_config_that_describes_its_data_takes_no_files(tmp_path):
         serve(config_of(), Faulty({}), tests=tmp_path / "server.yaml")
     with pytest.raises(ConfigError, match=r"describes the data itself \(source: digits\)"):
         _ = Node(config_of(), 0, tmp_path, data=tmp_path / "node.yaml").scenario
-
-
-def test_a_plain_run_says_that_only_nodes_can_read(written):
-    with pytest.raises(DataError, match="run the config over nodes"):
-        run(written[1])
 
 
 # -- data that cannot be used ------------------------------------------------------------------------------------------
@@ -248,8 +242,7 @@ def served(own, folder, callbacks=()):
 
     class Fresh(Faulty):
         def receive(self, names):
-            clients = range(own.scenario.clients)
-            self._nodes = {k: Node(own, k, folder / "states", data=node_file(folder, k)) for k in clients}
+            self._nodes = nodes_in(own, folder)
             return super().receive(names)
 
     transport = Fresh(dict.fromkeys(range(own.scenario.clients)))
@@ -289,7 +282,7 @@ def test_in_one_process_data_that_cannot_be_used_end_the_run_at_once(capsys, tmp
 def test_a_count_that_nobody_can_check_is_bounded(tmp_path, claimed):
     """Three of four nodes go on as if the fourth were not there; its claim takes no memory and no share of the mean."""
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0)
-    nodes = {client: Node(own, client, tmp_path / "states", data=node_file(tmp_path, client)) for client in range(4)}
+    nodes = nodes_in(own, tmp_path)
 
     update = {"update": {"samples": claimed}}
     claims = forged("join", 2, lambda _, answer: read(answer, JoinReply).model_copy(**update).to_message())
@@ -324,9 +317,8 @@ class JoinsLate(Faulty):
 def test_a_count_of_a_client_that_joins_during_a_round_is_bounded(tmp_path):
     more = {"scenario": {**DEALT, "clients": 6}, "flower": {"join_timeout": 0.5, "max_share": 0.4}}
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, rounds=1, **more)
-    nodes = {client: Node(own, client, tmp_path / "states", data=node_file(tmp_path, client)) for client in range(6)}
     notes = Notes()
-    result = serve(own, JoinsLate(nodes, 10**9), tests=server_file(tmp_path), callbacks=[notes])
+    result = serve(own, JoinsLate(nodes_in(own, tmp_path), 10**9), tests=server_file(tmp_path), callbacks=[notes])
     assert any("the upload of client 5 is refused: it claims 1,000,000,000" in text for text in notes.texts)
     assert [row["value"] for row in result.rows if row["name"] == "participants"] == [5]
 
@@ -385,9 +377,11 @@ def test_a_table_without_an_agreed_column_is_named(tmp_path):
     assert any("client 2" in text and "presure" in text for text in notes.texts)
 
 
-def test_a_node_without_a_file_is_told_how_to_name_one(written, tmp_path):
+def test_data_that_only_nodes_read_are_said_to_be(written, tmp_path):
     with pytest.raises(ConfigError, match="start this one with --node-config"):
         _ = Node(written[1], 0, tmp_path).scenario
+    with pytest.raises(DataError, match="run the config over nodes"):
+        run(written[1])
 
 
 def test_the_command_takes_a_folder_of_files(capsys, tmp_path, monkeypatch):

@@ -23,19 +23,16 @@ from flower_mutations import mutated
 from flower_world import Notes, config_of, settings_of
 from support import same_bits
 
-# The first case of a fuzzing run whose outcome once was wrong would be kept here, by its seed.
-SEEDS = range(400)
-
 
 class Desk:
     """A server before round 1, and the upload of client 0."""
 
-    def __init__(self, method="fedsc", **keys):
+    def __init__(self, method="fedsc", max_norm=None, **keys):
         federation = (running := _Run(config_of(method, **keys), None, None, (), None, RunData)).federation
         self.job = federation.job(0, 1)
         self.samples = self.job.ctx.samples
         self.done: JobResult = running.worker.run(self.job)
-        self.uploads = UploadReader(federation, running.worker)
+        self.uploads = UploadReader(federation, running.worker, max_norm)
 
     def read(self, record):
         return self.uploads.read(to_bytes(record), self.job, self.samples)
@@ -142,11 +139,10 @@ def test_a_mask_of_other_bytes_than_0_and_1_is_refused(desk):
 
 def test_what_varies_is_refused_where_the_server_cannot_use_it():
     desk = Desk("fedkd")
-    assert desk.read(desk.done.upload)
-    tree = dict(desk.done.upload["model"])
+    tree = desk.done.upload["model"]
     name = next(name for name in tree if name.endswith(":u"))
     with pytest.raises(MessageError, match="the server cannot use it"):
-        desk.read({**desk.done.upload, "model": {**tree, name: tree[name][:, :-1]}})
+        desk.read(other(desk.done.upload, "model", **{name: tree[name][:, :-1]}))
 
 
 def with_header(body, change):
@@ -194,11 +190,10 @@ def test_compressed_changes_with_impossible_indices_are_refused(indices):
 
 @pytest.mark.parametrize("method", ["fedavg", "fedavg+int8", "fedavg+topk", "fedavg+sign", "qfedavg", "scaffold"])
 def test_the_largest_distance_is_that_of_unpacked_changes(method):
-    desk = Desk(method)
-    desk.uploads._max_norm = 1e-6
+    desk = Desk(method, max_norm=1e-6)
     with pytest.raises(MessageError, match=r"away from the payload; flower\.max_norm"):
         desk.read(desk.done.upload)
-    desk.uploads._max_norm = 1e6
+    desk = Desk(method, max_norm=1e6)
     assert desk.read(desk.done.upload)
 
 
@@ -247,18 +242,11 @@ def outcome(desk, message):
     return True
 
 
-@pytest.mark.parametrize("first", range(0, 400, 100))
-def test_mutated_uploads_end_in_a_refusal_or_in_an_honest_record(desk, first):
-    message = desk.message()
-    accepted = sum(outcome(desk, mutated(message, random.Random(seed))) for seed in SEEDS[first : first + 100])
-    assert accepted < 60  # flipped bits of a weight are weights
-
-
-def test_many_mutated_uploads(desk):
+def test_mutated_uploads_end_in_a_refusal_or_in_an_honest_record(desk):
     """FEDLOOM_FUZZ says how many; 100,000 take two minutes."""
-    message = desk.message()
-    for seed in range(1_000, 1_000 + int(os.environ.get("FEDLOOM_FUZZ", "500"))):
-        outcome(desk, mutated(message, random.Random(seed)))
+    message, count = desk.message(), int(os.environ.get("FEDLOOM_FUZZ", "900"))
+    accepted = sum(outcome(desk, mutated(message, random.Random(seed))) for seed in range(count))
+    assert accepted < 0.6 * count  # flipped bits of a weight are weights
 
 
 @pytest.mark.parametrize(
