@@ -136,7 +136,7 @@ class UploadNorm:
 def upload_norms(
     upload: Record, payload: Record, sends: Mapping[str, Sent], roles: Mapping[str, Role]
 ) -> Iterator[UploadNorm]:
-    """Yield the L2 norms of an `upload` that are compared with those of other clients."""
+    """Yield the L2 norms of an `upload`, in reply to a `payload`, that are compared with those of other clients."""
     for name, value in upload.items():
         if isinstance(value, dict):
             is_whole = name in sends and sends[name].form == "whole"
@@ -194,7 +194,7 @@ class References(Stored):
         """Return the clients whose uploads are too large: how many times its limit the worst norm is, and the reason.
 
         Medians larger than those so far update `items`. A norm that fewer than `FEWEST` clients have is compared with
-        the largest median so far, if there is one.
+        the largest median so far, if there is one. norms, samples: by client. sends: the method's declaration.
         """
         excesses: dict[int, tuple[float, str]] = {}
         median_samples = statistics.median(samples[client] for client in norms) if norms else 1

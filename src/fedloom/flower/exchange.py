@@ -236,7 +236,7 @@ class ReplyReader:
         self.test_limit = max([MAX_FACTS, *map(facts_limit, worker.evaluators.values())])
 
     def job_result(self, job: Job, message: Message | str, samples: int) -> JobResult:
-        """Read and check the result of a `job`; an exception in the client's work is a `ClientError`."""
+        """Read and check the result of a `job` in a `message`; an exception in the client's work is a `ClientError`."""
         message, reply = self._read(message, job, TrainReply)
         state = kept_remotely(job.ctx.round) if reply.has_state else {}
         notes = [Diagnostic(printable(note.code), printable(note.message), note.figure) for note in reply.notes]
@@ -259,7 +259,7 @@ class ReplyReader:
     def newcomer_result(
         self, job: NewcomerJob, message: Message | str, names: Collection[str], evaluator: Evaluator, index: int
     ) -> dict[str, MetricStates]:
-        """Read and check the tests of a client that never trained, with number `index` among those that never do."""
+        """Read, from a `message`, the tests of a `job`: `names` of a client with the number `index` among newcomers."""
         _, reply = self._read(message, job, ServeReply, facts_limit(evaluator, len(names)))
         total = None if evaluator.scenario.remote else evaluator.total(index, "test")
         if total is None and not any(states.total for states in reply.tested.values()):

@@ -132,7 +132,7 @@ class RemoteEngine(Engine):
         yield from ((newcomer, results[client]) for client, newcomer in newcomers.items() if client in results)
 
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
-        """Aggregate `uploads`, by client, and test the new state; the largest upload is dropped until it is valid.
+        """`aggregate` `uploads`, by client, and test the new state; the largest upload is dropped until it is valid.
 
         Returns the new state and its uploads; `FederationError` if `min_clients` uploads do not give a valid one.
         """
