@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -39,9 +40,7 @@ _FLOAT32_PRECISIONS = [  # parents first, because setting a parent sets its chil
     ("generic", "all", "none"),
     *((backend, "all", "none") for backend in ("mkldnn", "cuda")),
     *(("mkldnn", operator, "none") for operator in ("matmul", "conv", "rnn")),
-    ("cuda", "matmul", "none"),
-    ("cuda", "conv", "tf32"),
-    ("cuda", "rnn", "tf32"),
+    *(("cuda", operator, "none") for operator in ("matmul", "conv", "rnn")),
 ]
 
 
@@ -123,12 +122,15 @@ def _all_settings() -> Iterator[Setting]:
     yield from _flag("cudnn.enabled", True, "cudnn_enabled")
     yield from _flag("cudnn.benchmark", False, "cudnn_benchmark")
     yield from _flag("cudnn.deterministic", False, "cudnn_deterministic")
+    if not hasattr(torch._C, "_get_fp32_precision_getter"):  # before torch 2.9
+        yield _attribute(backends.cudnn, "torch.backends.cudnn", "allow_tf32", False)
     if (einsum := backends.opt_einsum).is_available():
         yield Setting("torch.backends.opt_einsum.enabled", einsum._get_enabled, einsum._set_enabled, True)
         yield Setting("torch.backends.opt_einsum.strategy", einsum._get_strategy, einsum._set_strategy, "auto")
 
 
 SETTINGS = list(_all_settings())
+_OF_ALL_THREADS = [setting for setting in SETTINGS if not setting.by_thread]
 
 
 _OVERRIDES: Any = torch.overrides  # without types
@@ -146,7 +148,12 @@ def reproducible_settings() -> Iterator[None]:
         if mode := _interfering_mode():
             raise ConfigError(f"{mode} is active here and would act on every step of the run; leave it before")
         errors = np.errstate(divide="warn", over="warn", under="ignore", invalid="warn")
-        with torch.inference_mode(False), torch.enable_grad(), errors, _SHARED.fixed():
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            errors,
+            _SHARED.fixed([setting for setting in SETTINGS if not setting.by_thread]),
+        ):
             saved_values = _fix([setting for setting in SETTINGS if setting.by_thread])
             try:
                 yield
@@ -155,17 +162,26 @@ def reproducible_settings() -> Iterator[None]:
 
 
 class _SharedSettings:
-    """The settings that all threads of the process share: the first thread fixes them, the last one restores them."""
+    """Settings that all threads of the process share: the first thread fixes them, the last one restores them."""
 
     def __init__(self) -> None:
-        self._lock, self._threads, self._saved_values = threading.Lock(), 0, SavedValues()
+        self._lock, self._threads = threading.Lock(), 0
+        self._fixed: list[Setting] = []
+        self._saved_values = SavedValues()
 
     @contextlib.contextmanager
-    def fixed(self) -> Iterator[None]:
+    def fixed(self, settings: Sequence[Setting]) -> Iterator[None]:
+        """Fix the settings within the block. Raises `ConfigError` if another thread has fixed other values."""
         with self._lock:
             # Only the first thread may save: later ones would save the values of a run.
             if not self._threads:
-                self._saved_values = _fix([setting for setting in SETTINGS if not setting.by_thread])
+                self._fixed, self._saved_values = list(settings), _fix(settings)
+            values, others = ({setting.name: setting.value for setting in each} for each in (settings, self._fixed))
+            if unlike := [name for name in values.keys() | others.keys() if values.get(name) != others.get(name)]:
+                raise ConfigError(
+                    f"another run of this process computes with another {min(unlike)}: the setting is one for all "
+                    "threads; give both runs one precision and engine.deterministic, or run them one after the other"
+                )
             self._threads += 1
         try:
             yield
@@ -180,9 +196,61 @@ class _SharedSettings:
         self._lock = threading.Lock()
 
 
-_SHARED = _SharedSettings()
+_SHARED, _OF_GPU = _SharedSettings(), _SharedSettings()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_SHARED.unlock)
+    for _shared in (_SHARED, _OF_GPU):
+        os.register_at_fork(after_in_child=_shared.unlock)
+
+
+_WORKSPACE, _FIXED_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
+
+
+@contextlib.contextmanager
+def gpu_settings(*, tf32: bool, deterministic: bool) -> Iterator[None]:
+    """Set how a GPU computes within the block, for all threads; on other devices nothing changes.
+
+    Raises `ConfigError` if an operator of the block has no deterministic form, or if another thread's block has other
+    settings.
+
+    Args:
+        tf32: whether products of float32 matrices and convolutions may round their factors to TF32 (10 bits).
+        deterministic: whether the same numbers must come out from run to run.
+    """
+    settings = [setting._replace(value=value) for setting, value in _gpu_values(tf32, deterministic)]
+    if deterministic and os.environ.setdefault(_WORKSPACE, _FIXED_WORKSPACES[0]) not in _FIXED_WORKSPACES:
+        raise ConfigError(
+            f"${_WORKSPACE} = {os.environ[_WORKSPACE]!r}: with it, products differ from run to run; unset it, or set "
+            "engine.deterministic: false"
+        )
+    with _OF_GPU.fixed(settings):
+        try:
+            yield
+        except Exception as error:
+            if (operator := _operator_without_order(error)) is None:
+                raise
+            raise ConfigError(
+                f"{operator} has no deterministic form on a GPU, so its numbers differ from run to run; train on the "
+                "CPU, or set engine.deterministic: false"
+            ) from error
+
+
+def _gpu_values(tf32: bool, deterministic: bool) -> Iterator[tuple[Setting, Any]]:
+    values: dict[str, Any] = {"torch.use_deterministic_algorithms": (deterministic, False)}
+    values["torch.backends.cudnn.deterministic"] = deterministic
+    if tf32:
+        values |= {f"fp32_precision of cuda {operator}": "tf32" for operator in ("matmul", "conv", "rnn")}
+        if not hasattr(torch._C, "_get_fp32_precision_getter"):  # before torch 2.9
+            values |= {"torch.backends.cudnn.allow_tf32": True, "torch.set_float32_matmul_precision": "high"}
+    yield from ((setting, values[setting.name]) for setting in SETTINGS if setting.name in values)
+
+
+def _operator_without_order(error: BaseException | None) -> str | None:
+    """The operator that torch refused in `error` or in one of its causes; None if it refused none."""
+    while error is not None:
+        if refused := re.search(r"([\w.:]+) does not have a deterministic implementation", str(error)):
+            return refused[1]
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _fix(settings: Sequence[Setting]) -> SavedValues:

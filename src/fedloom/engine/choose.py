@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedloom.core.errors import ConfigError
 from fedloom.engine.auto import Auto, Candidate
 from fedloom.engine.client import Worker
+from fedloom.engine.device import AUTO, DEVICES
 from fedloom.engine.loop import Federation
 from fedloom.engine.processes import Processes
 from fedloom.engine.processes.shared_memory import SharedMemory
@@ -36,11 +36,6 @@ _NO_SHARED_MEMORY = (
     "no memory can be shared between processes here (ulimit -v or ulimit -f): what clients send goes through pipes, "
     "which is slower"
 )
-_CPU_ONLY = {
-    "processes": "processes do not help clients that share a device",
-    "ray": "workers of Ray train on the CPU",
-    "threads": "threads replay steps on the CPU",
-}
 _COMPILING = (
     "the C++ part of engine: threads is compiled in the background, once for this machine; until it is there, clients "
     "train without it"
@@ -100,11 +95,18 @@ class EngineChoice(BaseModel):
         description="Size of client states that stay in memory, in MiB; the others go to disk. Null sets no limit.",
     )
     device: str = Field(
-        "cpu",
-        pattern=r"^(cpu|cuda(:\d+)?)$",
-        description="Device that clients are trained and tested on: cpu, cuda or cuda:1. On cuda there are no "
-        "processes and no Ray, and auto is serial unless `same_bits` is false; ask for batched there.",
+        AUTO,
+        pattern=DEVICES,
+        description="Device that clients are trained and tested on: cpu, cuda or cuda:1. `auto` is $FEDLOOM_DEVICE if "
+        "that is set; else the first GPU if there is one and a step of the net has 50 million operations or more; else "
+        "the CPU. On cuda there are no threads, no processes and no Ray, and the engine auto is serial unless "
+        "`same_bits` is false; ask for batched there.",
         examples=["cuda:0"],
+    )
+    deterministic: bool = Field(
+        True,
+        description="Whether a GPU must give the same bits from run to run. With false, operators may run whose sums "
+        "have no fixed order there.",
     )
     fast: bool = Field(
         True,
@@ -122,23 +124,6 @@ class EngineChoice(BaseModel):
         if self.client_seconds is not None and (reason := _NO_TIME_LIMIT.get(self.name)):
             raise ConfigError(f"engine.client_seconds = {self.client_seconds:g}: {reason}")
         return self
-
-    def torch_device(self) -> torch.device:
-        """Return the device. Raises `ConfigError` if it does not exist, or if the engine cannot use it."""
-        device = torch.device(self.device)
-        if device.type == "cuda":
-            device_count = torch.cuda.device_count()
-            if (device.index or 0) >= device_count:
-                choices = "cpu" + (f", or cuda:0 to cuda:{device_count - 1}" if device_count else "")
-                raise ConfigError(
-                    f"engine.device = '{self.device}': torch {torch.__version__} finds {device_count} CUDA devices "
-                    f"here; use {choices}"
-                )
-            if self.name in _CPU_ONLY:
-                raise ConfigError(
-                    f"engine = {self.name} on '{self.device}': {_CPU_ONLY[self.name]}; use serial, batched or auto"
-                )
-        return device
 
     def state_budget(self) -> int | None:
         """Return `state_budget_mb` in bytes."""

@@ -68,7 +68,7 @@ def _adaptation_flops_per_sample(worker: Worker, federation: Federation, job: Jo
     size = min(worker.local_training.batch_size, job.ctx.samples)
     predictors = worker.method.predictors(federation.server, job.state, federation.server_context(job.ctx.client))
     loaded_net = worker.net_of_client(job.ctx.client)
-    with _plain_steps(worker), _FlopCounter() as counter:
+    with _plain_steps(worker), FlopCounter() as counter:
         _, samples = worker.adapt(loaded_net, predictors["personal"], job.ctx, job.indices[:size])
     return float(counter.total) / max(1, samples)
 
@@ -85,7 +85,7 @@ def flops_per_sample(worker: Worker, job: Job) -> float:
 
 def _count(worker: Worker, job: Job, size: int, epochs: int) -> int:
     ctx = replace(job.ctx, task=replace(job.ctx.task, local_epochs=epochs))
-    counter = _FlopCounter()
+    counter = FlopCounter()
     with _plain_steps(worker), counter:
         worker.run(replace(job, ctx=ctx, indices=job.indices[:size], measured=False))
     return counter.total
@@ -101,7 +101,7 @@ def _plain_steps(worker: Worker) -> Iterator[None]:
         worker.stepper = stepper
 
 
-class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sums torch's own formulas over the operators that run. Torch's `FlopCounterMode` also makes tables by module, for
     which it imports the compiler: over a second a process."""
 

@@ -156,8 +156,7 @@ def notes_of(
     pooled = dict.fromkeys(group.row["label"] for group in groups if group.row["method"] == POOLED)
     if pooled:
         notes.append(f"{listed(pooled)}: trained on pooled data, not ranked.")
-    notes += _ended_early(groups)
-    return notes
+    return notes + _devices(groups) + _ended_early(groups)
 
 
 def run_notes(groups: Sequence[Group]) -> list[str]:
@@ -171,6 +170,20 @@ def run_notes(groups: Sequence[Group]) -> list[str]:
         if row["repeats"]:
             notes.append(f"{row['label']}: {counted(row['repeats'], 'run')} left out, whose seed is already counted.")
     return notes
+
+
+def _devices(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence on the devices that trained; empty if all runs trained on the CPU."""
+    labels_by_device: dict[str, dict[str, None]] = {}
+    for group in groups:
+        for run in group.results:
+            labels_by_device.setdefault(run.numbers["device"], {})[group.row["label"]] = None
+    if [*labels_by_device] in ([], ["cpu"]):
+        return []
+    if len(labels_by_device) == 1:
+        return [f"Trained on {next(iter(labels_by_device))}."]
+    devices = "; ".join(f"{listed(labels)} on {device}" for device, labels in labels_by_device.items())
+    return [f"Trained on several devices, whose numbers differ by rounding: {devices}."]
 
 
 def _ended_early(groups: Sequence[Group]) -> list[str]:

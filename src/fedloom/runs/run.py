@@ -13,6 +13,7 @@ from fedloom.core.text import listed
 from fedloom.data import Scenario, describe_input, describe_scenario
 from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose_engine
+from fedloom.engine.device import device_name, device_note, device_settings
 from fedloom.engine.states import ClientStates
 from fedloom.evaluation.own_metrics import own_sources
 from fedloom.methods.contract.contexts import Diagnostic
@@ -28,7 +29,7 @@ from fedloom.runs.setup import Setup, bfloat16_advice
 from fedloom.runs.storage import checkpoint as checkpoint_store
 from fedloom.runs.storage import data_record
 from fedloom.runs.storage.checkpoint import Checkpoint, report_misfits, restore
-from fedloom.runs.storage.data_record import data_record_of, describe_environment, refuse_other_data
+from fedloom.runs.storage.data_record import data_record_of, describe_environment, on_kept_device, refuse_other_data
 from fedloom.runs.storage.folders import explain_shortage
 from fedloom.runs.storage.log import START, Row, best_val, new_row
 from fedloom.runs.storage.run_data import CLIENTS_FILE, RunData
@@ -81,6 +82,7 @@ def run(
                 _note_metrics_by_name(config, callbacks)
                 return dataclasses.replace(finished, memory=Memory(config, scenario))
             folder.check_files()
+            config = config if fresh else on_kept_device(config, folder)
             running, start = _Run(config, scenario, folder, *watchers), None
             if fresh:
                 folder.clear()  # once nothing speaks against the new run
@@ -90,7 +92,7 @@ def run(
             if stored is None:
                 folder.write_config(config.resolved())
             folder.write_json("scenario.json", running.scenario_record())
-            folder.write_json("env.json", describe_environment())
+            folder.write_json("env.json", describe_environment() | {"device": device_name(running.worker.device)})
             return running.execute(start)
     finally:
         folder.close()
@@ -184,7 +186,8 @@ class _Run(Generic[R]):
             chosen = choose_engine(self.federation, self.worker, self.config.engine, self.note)
             self.federation.engine, self.engine_warning = chosen.engine, chosen.warning
         try:
-            with report_misfits(start, self.federation):
+            settings = device_settings(self.worker.device, self.config.precision, self.config.engine.deterministic)
+            with settings, report_misfits(start, self.federation):
                 return self._train_rounds(start)
         finally:
             self.federation.engine.close()
@@ -204,6 +207,7 @@ class _Run(Generic[R]):
                 self.stop_reason = callback.on_resume(self.config, self.rows) or self.stop_reason
             callback.on_start(self.config, first)
             notes = [
+                device_note(self.config.engine.device, self.worker.device),
                 self.engine_warning,
                 *self.scenario.notes,
                 *self.tests.notes(),

@@ -13,6 +13,7 @@ import torch
 from fedloom.core.streams import Streams
 from fedloom.data import Dataset, Scenario
 from fedloom.engine import PASS_BATCH, LocalTraining, Worker
+from fedloom.engine.device import check_precision, find_device
 from fedloom.engine.speedups import Speedups
 from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.methods import Method
@@ -75,7 +76,9 @@ class Setup:
         for blueprint, net in zip(self.blueprints, self.nets, strict=True):
             check_classifies(net, data.gather(torch.arange(min(2, len(data)))), data.num_classes, blueprint.model)
         local = LocalTraining(config.batch_size, config.optimizer, config.augment)
-        device = config.engine.torch_device()
+        asked, engine = config.engine.device, config.engine.name
+        device = find_device(asked, engine, self.nets, data, config.batch_size)
+        check_precision(config.precision, device)
         half, speedups = config.precision == "bfloat16", Speedups(steps=config.engine.fast)
         return Worker(self.method, self.nets, data, local, device, bfloat16=half, speedups=speedups)
 

@@ -7,6 +7,7 @@ from typing import Any
 from fedloom.core.text import higher_is_better
 from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
+from fedloom.engine.device import device_name
 from fedloom.engine.flops import flops_of
 from fedloom.evaluation import METRICS
 from fedloom.evaluation.metrics import SHOWN
@@ -64,6 +65,7 @@ def summarise(
         **_newcomers(federation, rows, zero_shot_note),
         "engine": engine_name(federation.engine, config.engine),
         "engine_reason": federation.engine.reason,
+        "device": device_name(worker.device),
     }
 
 

@@ -30,7 +30,7 @@ class RunKeywords(TypedDict, total=False):
     batch_size: int
     optimizer: str | Section
     augment: Section
-    precision: Literal["float32", "bfloat16"]
+    precision: Literal["float32", "tf32", "bfloat16"]
     evaluation: Section
     early_stopping: Section | None
     drift: bool | Section | None
@@ -52,7 +52,7 @@ class CompareKeywords(TypedDict, total=False):
     batch_size: int | Sequence[int]
     optimizer: str | Section | Sequence[str | Section]
     augment: Section | Sequence[Section]
-    precision: Literal["float32", "bfloat16"] | Sequence[Literal["float32", "bfloat16"]]
+    precision: Literal["float32", "tf32", "bfloat16"] | Sequence[Literal["float32", "tf32", "bfloat16"]]
     evaluation: Section | Sequence[Section]
     early_stopping: Section | Sequence[Section | None] | None
     drift: bool | Section | Sequence[bool | Section | None] | None

@@ -92,10 +92,11 @@ class RunConfig(Section):
         OptimizerSpec(**_OPTIMIZER), description="Section of the clients' local optimiser, or its name alone."
     )
     augment: Augmentation = Field(Augmentation(), description="Section of random changes of training images.")
-    precision: Literal["float32", "bfloat16"] = Field(
+    precision: Literal["float32", "tf32", "bfloat16"] = Field(
         "float32",
-        description="Number format of training. bfloat16 trains nets below their heads in it, with float32 "
-        "weights, losses and tests; it is faster on processors that support it, and changes the results.",
+        description="Number format of training. float32 is that of IEEE 754 on every device. tf32 lets an NVIDIA GPU "
+        "round the factors of products to 10 bits. bfloat16 trains nets below their heads in it, with float32 "
+        "weights, losses and tests. Both are faster on processors that support them, and change the results.",
     )
     evaluation: sections.EvaluationConfig = Field(
         sections.EvaluationConfig(), description="Section of tests and of the round that counts."

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import platform
+import re
 import resource
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -148,6 +149,25 @@ def describe_environment() -> dict[str, Any]:
     processor = _proc_value("/proc/cpuinfo", "model name")
     processor = (platform.processor() or platform.machine()) if processor is None else processor
     return {"versions": versions, "system": platform.system(), "processor": processor, "cores": os.cpu_count()}
+
+
+def on_kept_device(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """Return the config with the kind of device on which the folder's unfinished run began; others have other bits.
+
+    Raises `RunFolderError` if the config asks for another kind.
+    """
+    # version 0.1 knew no auto and kept the device in the config alone
+    stored = (folder.read_config() or {}).get("engine", {}).get("device", "auto")
+    name = str((folder.read_json("env.json") or {}).get("device", stored))
+    kept, asked = (re.split("[ :]", text)[0] for text in (name, config.engine.device))
+    if kept in ("auto", asked):
+        return config
+    if asked != "auto":
+        raise RunFolderError(
+            f"{folder.path}: its run began on {kept}, and a resumed run stays on its kind of device; continue with "
+            f"engine.device={kept}, or start again with --fresh"
+        )
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"device": kept})})
 
 
 def environment_line(machine: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from fedloom.core.errors import short_repr
 _LARGEST = 2**63 - 1
 
 # keys that summaries and scenarios of the first versions lack
-_KEYS_OF_LATER_SUMMARIES = ("model", "engine", "peak_memory_mb", "checkpoint_sha256", "run_dir")
+_KEYS_OF_LATER_SUMMARIES = ("model", "engine", "device", "peak_memory_mb", "checkpoint_sha256", "run_dir")
 _KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median")
 
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
@@ -109,6 +109,7 @@ class RunSummary(_Scores):
     samples: Count = 0
     flops: Amount | None = None
     flops_note: Word = ""
+    device: Word = "cpu"
     samples_per_second: Amount = 0.0
     peak_memory_mb: Amount = 0.0
     figures: dict[Word, float | None] = {}
