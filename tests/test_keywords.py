@@ -30,8 +30,8 @@ def test_keywords_of_a_scenario_are_the_fields_of_its_section():
 def test_functions_take_the_keywords_unpacked(function, keywords):
     typed, *_, anything = typing.get_overloads(function)
     assert list(inspect.signature(typed).parameters)[-1] == "keys"
-    assert typed.__annotations__["keys"] == f"Unpack[{keywords.__name__}]"
-    assert anything.__annotations__["keys"] == "Any"
+    assert typing.get_type_hints(typed, localns={keywords.__name__: keywords})["keys"] == typing.Unpack[keywords]
+    assert typing.get_type_hints(anything)["keys"] is typing.Any
 
 
 @pytest.mark.parametrize(("function", "keywords"), [(fl.run, RunKeywords), (fl.compare, CompareKeywords)])

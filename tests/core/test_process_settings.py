@@ -1,6 +1,7 @@
 """Settings of the process: fixed within a run, as they were afterwards, and refused where they cannot be."""
 
 import contextlib
+import os
 import threading
 
 import numpy as np
@@ -11,8 +12,8 @@ from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.process_settings import SETTINGS, reproducible_settings
+from fedloom.core.errors import ClientError, ConfigError
+from fedloom.core.process_settings import SETTINGS, gpu_settings, reproducible_settings
 
 # Another value for each kind of value; a name where it is neither a switch nor a number.
 OTHER = {"highest": "medium", torch.float32: torch.float64, "auto": "greedy", (False, False): (True, True)}
@@ -132,3 +133,65 @@ def test_a_run_within_a_transform_is_refused():
 
     torch.func.grad(refused)(torch.ones(2))
     torch.vmap(refused)(torch.ones(2, 2))
+
+
+def gpu_values():
+    """Whether algorithms are deterministic, and the precision of products of matrices."""
+    return torch.are_deterministic_algorithms_enabled(), torch.backends.cuda.matmul.fp32_precision
+
+
+@pytest.fixture
+def no_workspace(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # restored after the test
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("tf32", [True, False])
+def test_settings_of_a_gpu_hold_within_the_block(no_workspace, tf32, deterministic):
+    with reproducible_settings():
+        before = values()
+        with gpu_settings(tf32=tf32, deterministic=deterministic):
+            assert gpu_values() == (deterministic, "tf32" if tf32 else "none")
+            assert torch.backends.cudnn.deterministic is deterministic
+            assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
+        assert values() == before
+
+
+def test_an_operator_without_a_fixed_order_is_named(no_workspace):
+    refusal = "histc_cuda does not have a deterministic implementation, but you set 'torch.use_deterministic_algorit"
+    with (
+        pytest.raises(ConfigError, match=r"^histc_cuda has no deterministic form .*engine.deterministic: false$"),
+        gpu_settings(tf32=False, deterministic=True),
+    ):
+        raise ClientError(3, 1, "phase 0", RuntimeError(refusal))
+
+
+def test_a_workspace_that_the_user_chose_is_kept_or_refused(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    with gpu_settings(tf32=False, deterministic=True):
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    with pytest.raises(ConfigError, match=r"^\$CUBLAS_WORKSPACE_CONFIG = ':0:0': .*; unset it, or set"):
+        gpu_settings(tf32=False, deterministic=True).__enter__()
+    with gpu_settings(tf32=False, deterministic=False):
+        pass
+
+
+def test_threads_with_other_settings_of_a_gpu_are_refused(no_workspace):
+    errors = []
+
+    def other():
+        try:
+            with gpu_settings(tf32=True, deterministic=True):
+                pass
+        except ConfigError as error:
+            errors.append(str(error))
+
+    with gpu_settings(tf32=False, deterministic=True):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert gpu_values() == (True, "none")
+    assert errors
+    assert "give both runs one precision" in errors[0]

@@ -177,7 +177,7 @@ def _devices(groups: Sequence[Group]) -> list[str]:
     labels_by_device: dict[str, dict[str, None]] = {}
     for group in groups:
         for run in group.results:
-            labels_by_device.setdefault(run.numbers["device"], {})[group.row["label"]] = None
+            labels_by_device.setdefault(run.numbers.get("device", "cpu"), {})[group.row["label"]] = None
     if [*labels_by_device] in ([], ["cpu"]):
         return []
     if len(labels_by_device) == 1:

@@ -59,7 +59,7 @@ def test_defaults_are_those_of_a_run():
 def test_ranges_and_choices_are_told():
     values = {key.path: key.values for key in KEYS}
     assert values["participation"] == "number, above 0, at most 1"
-    assert values["precision"] == "float32, bfloat16"
+    assert values["precision"] == "float32, tf32, bfloat16"
     assert values["engine.workers"] == "integer, at least 1 or null"
     assert values["fedsc.cpdr"] == "l1, l2, mse, off"
 
