@@ -21,8 +21,8 @@ from fedloom.nets.loaded_net import LoadedNet
 class StepTable(NamedTuple):
     """The objectives of replayed steps: the total of each, loss terms by name, and the taps of each by name."""
 
-    totals: list[float]
-    terms: Mapping[str, list[float]]
+    totals: list[float] | Tensor
+    terms: Mapping[str, list[float] | Tensor]
     taps: Sequence[Mapping[str, Tensor]]
 
 

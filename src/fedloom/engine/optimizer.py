@@ -3,8 +3,9 @@ the weights at which a second pass takes its gradients (`Train.ascent`).
 """
 
 import contextlib
+import copy
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import torch
@@ -105,6 +106,21 @@ class Optimizer:
                 group.first_moments = list(islice(tensors, len(group.indices)))
             if group.spec.name == "adam":
                 group.second_moments = list(islice(tensors, len(group.indices)))
+
+    def separate(self) -> "Optimizer":
+        """Return an optimiser of the same parameters with copies of the rates and with moments of its own. Moments are
+        -0.0 for SGD, to which a first gradient is added without a change of its bits."""
+        separate = copy.copy(self)
+        separate._groups = [
+            replace(
+                group,
+                rate=None if group.rate is None else group.rate.clone(),
+                first_moments=[torch.full_like(self.parameters[i], -0.0) for i in group.indices if group.spec.momentum],
+                second_moments=[],
+            )
+            for group in self._groups
+        ]
+        return separate
 
     def narrow(self, parameters: Sequence[Tensor]) -> None:
         """Continue with `parameters`, the first rows of the present ones: the clients that still train in a stack."""

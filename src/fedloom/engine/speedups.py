@@ -32,8 +32,10 @@ class Speedups:
 
     def stepper(self, data: Dataset) -> Stepper:
         """Return a stepper for batches of `data`, fast or plain."""
-        fast = self._fast() if data.y.device.type == "cpu" else None
-        return fast.Replayer(data) if fast else Stepper()
+        steppers = {"cpu": "Replayer", "cuda": "GraphStepper"}
+        name, fast = steppers.get(data.y.device.type), self._fast()
+        stepper: Stepper = getattr(fast, name)(data) if fast and name else Stepper()
+        return stepper
 
     def _fast(self) -> ModuleType | None:
         return _fast_folder() if self.steps else None

@@ -1,0 +1,350 @@
+"""Training steps as CUDA graphs: captured once for each kind of step, then replayed, with the bits of the steps.
+
+On a GPU a small net's step takes as long as Python needs to launch its kernels, one after another. A graph launches
+them at once. Its tensors lie in fixed memory: the weights of the loaded net, and copies of a phase's constants, rates
+and moments, which are filled before a client's first replay. Samples are gathered inside the graph, and objectives go
+to a log on the device that is read once an epoch, so the host never waits.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedloom.core.streams import generator_states
+from fedloom.data.dataset import Dataset
+from fedloom.engine.batch_sampler import EpochBatches
+from fedloom.engine.client_phases import NetMemory, PhaseResults, Replay, Stepper, StepTable
+from fedloom.engine.keys import from_leaves, layout_of, leaves_of, phase_key, structure_of
+from fedloom.engine.steps import EpochSteps, Steps
+from fedloom.methods.contract.contexts import Diagnostic
+from fedloom.methods.contract.phases import Batch, Consts, Objective
+
+PLAIN_STEPS = 2  # of a kind, before it is captured
+MAX_KINDS = 256  # whose graphs are kept
+_LOGGED = 1024  # steps whose objectives fit the log of a graph
+
+# Makes a function that repeats what its argument does. The argument may run several times on the way.
+Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
+
+
+class CudaCapture:
+    """Captures work as a CUDA graph of a device. This class alone calls `torch.cuda`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool: Any = None
+
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Run `work` on another stream, so that libraries set themselves up, then capture it."""
+        with torch.cuda.device(self._device):
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    work()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            # graphs are replayed one after another, so they can share the memory of their intermediate values
+            with torch.cuda.graph(graph, pool=self._pool):
+                work()
+            self._pool = graph.pool()
+            return graph.replay
+
+
+def dry_capture(work: Callable[[], None]) -> Callable[[], None]:
+    """Return the work itself, which then runs on the same fixed memory without a graph: for tests without a GPU."""
+    return work
+
+
+class UncapturableError(Exception):
+    """Why steps of a kind are not captured."""
+
+
+class _Kind:
+    """Steps that differ in values of tensors and in the sizes of batches alone, and what their graphs share.
+
+    The first phase's objects are kept, because their ids are in the key.
+    """
+
+    def __init__(self, steps: EpochSteps) -> None:
+        self.phase, self.original_consts = steps.phase, steps.consts
+        self.plain_steps: dict[Hashable, int] = {}
+        self.graphs: dict[Hashable, _Graph] = {}
+        self.refused = False
+        self.optimizer = steps.carried.separate()
+        self.tensors: list[Tensor] = []
+        self.consts = self._fixed_consts(steps.consts)
+
+    def _fixed_consts(self, consts: Consts) -> Consts:
+        """Copies of the constants at fixed addresses; places that hold one tensor hold one copy."""
+        copies: dict[int, Tensor] = {}
+        for tensor in layout_of(consts)[0]:
+            if id(tensor) not in copies:
+                copies[id(tensor)] = torch.empty_like(tensor).copy_(tensor)
+            self.tensors.append(copies[id(tensor)])
+        leaves = (copies[id(leaf)] if isinstance(leaf, Tensor) else leaf for leaf in leaves_of(consts))
+        fixed: Consts = from_leaves(structure_of(consts), leaves)
+        return fixed
+
+    def fill(self, steps: EpochSteps, state: Sequence[Tensor]) -> None:
+        """Take over a client's constants, learning rates, and moments; no moments are those before a first step."""
+        sources, rates, moments = layout_of(steps.consts)[0], self.optimizer.rates, self.optimizer.state
+        with torch.no_grad():
+            for targets, values in ((self.tensors, sources), (rates, steps.carried.rates), (moments, state)):
+                if targets and values:
+                    torch._foreach_copy_(targets, list(values))
+            if moments and not state:
+                torch._foreach_copy_(moments, self.optimizer.separate().state)
+
+
+@dataclass(slots=True)
+class _Buffers:
+    """Fixed memory that all graphs share. order: indices of an epoch's samples. position: of the next batch in it [1].
+    step: number of the step in the log [1]."""
+
+    order: Tensor
+    position: Tensor
+    step: Tensor
+
+    @staticmethod
+    def of(data: Dataset) -> "_Buffers":
+        device = data.y.device
+        counters = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
+        return _Buffers(torch.zeros(len(data), dtype=torch.int64, device=device), *counters)
+
+
+@dataclass(slots=True)
+class _Graph:
+    """A step of one kind on batches of one size.
+
+    batch: the memory of the samples, where these are augmented outside the graph; None if the graph gathers them.
+    """
+
+    kind: _Kind
+    steps: EpochSteps
+    data: Dataset
+    buffers: _Buffers
+    rows: int
+    batch: Batch | None
+    replay: Callable[[], None] = lambda: None
+    terms: list[str] = field(default_factory=list)
+    taps: dict[str, Tensor] = field(default_factory=dict)
+    log: Tensor | None = None
+
+    def work(self) -> None:
+        """Take the step on the fixed memory."""
+        batch = self.batch or self._gathered()
+        objective = self.steps.run(batch).objective
+        assert objective is not None
+        self.steps.loaded_net.restore_buffers()  # a net may assign new tensors to its buffers
+        self.terms, self.taps = list(objective.terms), dict(objective.taps)
+        numbers = [objective.total, *objective.terms.values()]
+        row = torch.stack([number.reshape(()).double() for number in numbers]).unsqueeze(0)
+        if self.log is None:
+            self.log = row.new_zeros(_LOGGED, row.shape[1])
+        self.log.index_copy_(0, self.buffers.step, row)
+        self.buffers.step.add_(1)
+        self.buffers.position.add_(self.rows)
+
+    def _gathered(self) -> Batch:
+        order = self.buffers.order
+        indices = order.index_select(0, self.buffers.position + torch.arange(self.rows, device=order.device))
+        return Batch(self.data.gather(indices), self.data.y[indices])
+
+    def begin(self, epoch: EpochBatches) -> None:
+        """Continue from the next batch of an epoch."""
+        self.buffers.step.zero_()
+        self.buffers.position.fill_(epoch.position * epoch.batch_size)
+        if self.batch is None:
+            self.buffers.order[: len(epoch.order)].copy_(epoch.order)
+
+    def feed(self, batch: Batch) -> None:
+        """Copy an augmented batch into the memory of the samples."""
+        for target, value in zip(self.batch or (), batch, strict=True):
+            if target is not None and value is not None:
+                target.copy_(value)
+
+    def table(self, steps: int, taps: Sequence[dict[str, Tensor]]) -> StepTable:
+        """Return the objectives of the last replays, on the device."""
+        assert self.log is not None
+        columns = self.log[:steps].t().clone()
+        return StepTable(columns[0], dict(zip(self.terms, columns[1:], strict=True)), taps)
+
+
+class GraphStepper(Stepper):
+    """A stepper that replays graphs. Steps that cannot be captured run the plain way, and a note says why.
+
+    data: the samples, on their device. capture: captures steps; None takes CUDA graphs.
+    """
+
+    def __init__(self, data: Dataset, capture: Capture | None = None) -> None:
+        self._data, self._capture = data, capture or CudaCapture(data.y.device)
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._buffers = _Buffers.of(data)
+        self._notes: dict[str, Diagnostic] = {}
+        self._told: set[str] = set()
+        self.plain_steps, self.replayed_steps = 0, 0
+
+    def notes(self) -> Sequence[Diagnostic]:
+        """Return the reasons why steps are not captured, each once."""
+        new = [note for message, note in self._notes.items() if message not in self._told]
+        self._told |= self._notes.keys()
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._data,)  # graphs cannot be sent to other processes
+
+    def __call__(
+        self, steps: Steps, memory: NetMemory, epochs: Sequence[EpochBatches], results: PhaseResults | None
+    ) -> Iterator[Replay]:
+        if not isinstance(steps, EpochSteps) or results is None:
+            return super().__call__(steps, memory, epochs, results)
+        with memory.in_net():
+            steps.set_modes()
+            kind, filled = self._kind_of(steps), False
+            for epoch in epochs:
+                while len(epoch):
+                    rows, batches = epoch.next_rows()
+                    graph = kind.graphs.get(self._key(epoch, rows))
+                    if graph is None:
+                        self._plain_step(kind, steps, epoch, results)
+                        filled = False
+                        continue
+                    if not filled:
+                        state = steps.carried.state
+                        if not state or state[0] is not kind.optimizer.state[0]:
+                            kind.fill(steps, state)
+                        steps.carried.advance(0, kind.optimizer.state)
+                        filled = True
+                    self._replay(graph, steps, epoch, min(batches, _LOGGED), results)
+        return iter(())
+
+    @staticmethod
+    def _key(epoch: EpochBatches, rows: int) -> Hashable:
+        return rows, epoch.augmented
+
+    def _kind_of(self, steps: EpochSteps) -> _Kind:
+        layout = layout_of(steps.consts)[1] if steps.consts else ()
+        key = id(steps.loaded_net), phase_key(steps.phase), layout, tuple(steps.trainable), steps.carried.key
+        kind = self._kinds.pop(key, None)
+        if kind is None:
+            kind = _Kind(steps)
+            if reason := _obstacle(steps, self._data):
+                self._refuse(kind, reason)
+            while len(self._kinds) >= MAX_KINDS:
+                del self._kinds[next(iter(self._kinds))]  # that was met for the longest time
+        self._kinds[key] = kind
+        return kind
+
+    def _plain_step(self, kind: _Kind, steps: EpochSteps, epoch: EpochBatches, results: PhaseResults) -> None:
+        """Take a step as always, and capture it if its kind has occurred often enough."""
+        rows, _ = epoch.next_rows()
+        key = self._key(epoch, rows)
+        kind.plain_steps[key] = kind.plain_steps.get(key, 0) + 1
+        self.plain_steps += 1
+        capture = not kind.refused and kind.plain_steps[key] > PLAIN_STEPS
+        batch, objective = (self._captured if capture else _taken)(kind, steps, epoch)
+        results.add(epoch, objective, batch)
+
+    def _captured(self, kind: _Kind, steps: EpochSteps, epoch: EpochBatches) -> tuple[Batch, Objective | None]:
+        """Take a step, capture it, and keep the graph if a replay gives the bits of the step."""
+        (rows, _), position = epoch.next_rows(), epoch.position
+        tree, carried = list(steps.loaded_net.tree.values()), steps.carried
+        before, state = _copies(tree), _copies(carried.state)
+        draws = self._draws()
+        batch, objective = _taken(kind, steps, epoch)
+        steps.loaded_net.restore_buffers()
+        after = _copies([*tree, *carried.state])
+        try:
+            if self._draws() != draws:
+                raise UncapturableError("they draw random numbers")
+            own = EpochSteps(steps.loaded_net, kind.phase, kind.consts, steps.trainable, kind.optimizer)
+            fed = _copy_of(batch) if epoch.augmented else None
+            graph = _Graph(kind, own, self._data, self._buffers, rows, fed)
+            epoch.position = position
+            graph.begin(epoch)
+            kind.fill(steps, state)
+            graph.replay = self._capture(graph.work)
+            _restore(tree, before)
+            kind.fill(steps, state)
+            graph.begin(epoch)
+            graph.replay()
+            if not _equal([*tree, *kind.optimizer.state], after) or not _equal_objectives(graph, objective):
+                raise UncapturableError("a replay has other bits than the step")
+            kind.graphs[self._key(epoch, rows)] = graph
+        except Exception as error:  # the plain steps still run
+            self._refuse(kind, str(error).partition("\n")[0] or type(error).__name__)
+        epoch.position = position + 1
+        _restore(tree, after[: len(tree)])
+        return batch, objective
+
+    def _draws(self) -> Hashable:
+        device = self._data.y.device
+        on_device = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
+        return generator_states(), on_device
+
+    def _refuse(self, kind: _Kind, reason: str) -> None:
+        kind.refused = True
+        message = f"steps are taken one by one, slower and with the same numbers: {reason}"
+        self._notes.setdefault(message, Diagnostic("engine.plain_steps", message, 1.0))
+
+    def _replay(
+        self, graph: _Graph, steps: EpochSteps, epoch: EpochBatches, batches: int, results: PhaseResults
+    ) -> None:
+        wanted, first = results.wants(epoch), epoch.position
+        tapped: list[dict[str, Tensor]] = []
+        graph.begin(epoch)
+        for _ in range(batches):
+            if epoch.augmented:
+                graph.feed(epoch.take())
+            graph.replay()
+            tapped.append({name: tap.clone() for name, tap in graph.taps.items()} if wanted else {})
+        epoch.position = first + batches
+        steps.carried.advance(batches, graph.kind.optimizer.state)
+        self.replayed_steps += batches
+        results.add_replayed(epoch, first, batches, graph.table(batches, tapped) if wanted else None)
+
+
+def _obstacle(steps: EpochSteps, data: Dataset) -> str | None:
+    """Why steps of a kind cannot be captured; None if no reason is known."""
+    if steps.phase.ascent is not None:
+        return "each takes two passes with the same random numbers"
+    if steps.carried.numbers_of_steps(1, 1):
+        return "Adam's corrections depend on the number of the step"
+    return None
+
+
+def _taken(kind: _Kind, steps: EpochSteps, epoch: EpochBatches) -> tuple[Batch, Objective | None]:
+    batch = epoch.take()
+    return batch, steps.run(batch).objective
+
+
+def _copy_of(batch: Batch) -> Batch:
+    second = None if batch.second is None else batch.second.clone()
+    return batch._replace(x=batch.x.clone(), y=batch.y.clone(), second=second)
+
+
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+@torch.no_grad()
+def _restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    torch._foreach_copy_(list(tensors), list(values))
+
+
+def _equal(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
+    """Whether tensors are equal, NaN to NaN."""
+    pairs = zip(tensors, values, strict=True)
+    return all(torch.equal(a.nan_to_num(), b.nan_to_num()) and torch.equal(a.isnan(), b.isnan()) for a, b in pairs)
+
+
+def _equal_objectives(graph: _Graph, objective: Objective | None) -> bool:
+    assert objective is not None
+    table = graph.table(1, [])
+    numbers = [objective.total, *objective.terms.values()]
+    logged = [table.totals, *table.terms.values()]
+    return _equal([torch.as_tensor(each).reshape(()) for each in logged], [n.double().reshape(()) for n in numbers])

@@ -1,0 +1,152 @@
+"""Graphs of steps, dry: on the same fixed memory, and with the same checks, as on a GPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom.core.records import map_tensors
+from fedloom.data.augment import Augmentation
+from fedloom.engine.client_phases import Stepper
+from fedloom.engine.fast.graphs import GraphStepper, dry_capture
+from fedloom.methods.contract.phases import Objective, OptimizerSpec
+from fedloom.methods.fedavg import FedAvg
+from support import FEDERATED, ROW_METHODS, TinyBN, TinyDropout, configured, sampled, world
+
+LABELS = [[0, 1, 2, 0, 1, 1, 0] * 3, [1, 1, 2, 3, 3, 0, 1, 2], [2, 3, 2, 1, 0, 2, 2, 2, 1] * 2, [0, 0]]
+NAMES = [name for name in ROW_METHODS if name in FEDERATED]
+FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
+
+
+def trained(method, stepper, rounds=3, **options):
+    """The tensors of the server and of all client states after some rounds, the reports' terms, and the stepper."""
+    toy = world(method, LABELS, **{"net": TinyBN, "epochs": 2, "batch_size": 4, "seed": 3} | options)
+    toy.worker.sampler.batches_per_block = 1  # as on a GPU
+    toy.worker.stepper = stepper(toy.data)
+    terms = [toy.federation.step().terms for _ in range(rounds)]
+    tensors = []
+    for record in (toy.federation.server, *(state for _, state in sorted(toy.federation.states.items()))):
+        map_tensors(record, lambda tensor: tensors.append(tensor.clone()) or tensor)
+    return tensors, terms, toy.worker.stepper
+
+
+def plain(data):
+    return Stepper()
+
+
+def dry(data):
+    return GraphStepper(data, dry_capture)
+
+
+def assert_same_bits(ours, theirs):
+    assert len(ours[0]) == len(theirs[0])
+    assert all(torch.equal(a, b) for a, b in zip(ours[0], theirs[0], strict=True))
+    assert ours[1] == theirs[1]
+
+
+@pytest.mark.parametrize("name", sampled(NAMES, *FIVE))
+def test_graphs_have_the_bits_of_plain_steps(name):
+    graphs = trained(configured(name), dry)
+    assert_same_bits(graphs, trained(configured(name), plain))
+    assert graphs[2].replayed_steps or graphs[2].notes()
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        OptimizerSpec(lr=0.1),
+        OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=0.01),
+        OptimizerSpec(lr=0.1, momentum=0.5, decay=0.9),
+        OptimizerSpec(lr=0.1, decay=0.9),
+    ],
+    ids=["plain", "momentum", "decaying momentum", "decaying"],
+)
+@pytest.mark.parametrize("name", ["fedavg", "feddyn", "fedrep"])
+def test_moments_and_rates_belong_to_their_client(name, optimizer):
+    graphs = trained(configured(name), dry, optimizer=optimizer)
+    assert_same_bits(graphs, trained(configured(name), plain, optimizer=optimizer))
+    assert graphs[2].replayed_steps > graphs[2].plain_steps
+
+
+def test_augmented_samples_are_fed_to_the_graph():
+    options = {"shape": (1, 4, 4), "net": "logistic", "augment": Augmentation(crop=1, flip=True)}
+    graphs = trained(configured("fedavg"), dry, **options)
+    assert_same_bits(graphs, trained(configured("fedavg"), plain, **options))
+    assert graphs[2].replayed_steps > graphs[2].plain_steps
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"net": TinyDropout}, "they draw random numbers"),
+        ({"optimizer": OptimizerSpec(name="adam", lr=0.01)}, "Adam's corrections depend on the number of the step"),
+    ],
+    ids=["dropout", "adam"],
+)
+def test_steps_that_cannot_be_captured_run_the_plain_way_and_it_is_said_once(options, reason):
+    graphs = trained(configured("fedavg"), dry, **options)
+    assert_same_bits(graphs, trained(configured("fedavg"), plain, **options))
+    assert graphs[2].replayed_steps == 0
+    toy = world(configured("fedavg"), LABELS, epochs=2, batch_size=4, **options)
+    toy.worker.stepper = GraphStepper(toy.data, dry_capture)
+    messages = [diagnostic.message for _ in range(3) for diagnostic in toy.federation.step().diagnostics]
+    assert messages == [f"steps are taken one by one, slower and with the same numbers: {reason}"]
+
+
+@pytest.mark.parametrize(
+    ("capture", "reason"),
+    [
+        (lambda work: lambda: None, "a replay has other bits than the step"),
+        (lambda work: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory")), "CUDA out of memory"),
+        (lambda work: (work(), torch.zeros(1).add_(1).item(), lambda: (work(), work()))[-1], "a replay has other bits"),
+    ],
+    ids=["nothing", "memory", "twice"],
+)
+def test_a_bad_capture_changes_no_number(capture, reason):
+    graphs = trained(configured("fedavg"), lambda data: GraphStepper(data, capture))
+    assert_same_bits(graphs, trained(configured("fedavg"), plain))
+    assert graphs[2].replayed_steps == 0
+    assert any(reason in message for message in graphs[2]._told)
+
+
+def test_a_capture_that_runs_the_step_several_times_leaves_no_trace():
+    def capture(work):
+        for _ in range(3):
+            work()
+        return work
+
+    graphs = trained(configured("fedavg"), lambda data: GraphStepper(data, capture))
+    assert_same_bits(graphs, trained(configured("fedavg"), plain))
+    assert graphs[2].replayed_steps
+
+
+class Cubic(FedAvg):
+    """The loss has a term and a constant that differs by client."""
+
+    def begin(self, down, state, ctx):
+        return replace(super().begin(down, state, ctx), consts={"scale": torch.tensor(1.0 + ctx.client)})
+
+    def loss(self, net, batch, consts):
+        z = net(batch.x)
+        loss, cubic = nn.functional.cross_entropy(z, batch.y), consts["scale"] * z.abs().pow(3).mean()
+        return Objective(loss + 0.01 * cubic, terms={"loss": loss, "cubic": cubic})
+
+
+def test_constants_are_those_of_the_client_that_trains():
+    graphs = trained(Cubic(), dry)
+    assert_same_bits(graphs, trained(Cubic(), plain))
+    assert graphs[2].replayed_steps > graphs[2].plain_steps
+    assert set(graphs[1][-1]) >= {"loss", "cubic"}
+
+
+def test_kinds_that_were_met_long_ago_are_dropped(monkeypatch):
+    monkeypatch.setattr("fedloom.engine.fast.graphs.MAX_KINDS", 1)
+    graphs = trained(configured("fedrep"), dry)  # two kinds of phases
+    assert_same_bits(graphs, trained(configured("fedrep"), plain))
+    assert len(graphs[2]._kinds) == 1
+
+
+def test_the_log_of_objectives_may_be_shorter_than_an_epoch(monkeypatch):
+    monkeypatch.setattr("fedloom.engine.fast.graphs._LOGGED", 2)
+    assert_same_bits(trained(configured("fedsc"), dry), trained(configured("fedsc"), plain))
