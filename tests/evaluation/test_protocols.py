@@ -132,6 +132,16 @@ def test_the_batch_size_of_testing_changes_nothing(scenario, protocol, batch):
     assert scores.pooled.total == reference.pooled.total
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS[:4])
+def test_copying_several_batches_at_once_from_a_device_changes_nothing(scenario, protocol):
+    states = []
+    for copied in (1, 2, 64):
+        evaluator = Evaluator(scenario, protocol, batch=2, metrics=("auroc",))
+        evaluator.batches_per_copy = copied
+        states.append(repr(evaluator.states(LoadedNet(Lookup()), predictor(IDENTITY), 1, "test")))
+    assert states[0] == states[1] == states[2]
+
+
 def test_at_most_batch_samples_pass_at_once(scenario):
     live = LoadedNet(Lookup())
     scores_of(Evaluator(scenario, "global/global", batch=4), SERVER, lambda client: live)

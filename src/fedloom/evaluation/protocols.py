@@ -32,6 +32,7 @@ from torch import Tensor
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
+from fedloom.core.trees import sent_to
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
@@ -43,6 +44,7 @@ from fedloom.nets.predictor import Predictor
 
 PROTOCOLS = ("global/global", "global/local", "personal/global", "personal/local", "personal/others")
 _ALL_OTHERS, _SAMPLED_OTHERS = 100, 2000  # clients whose test samples are all used; samples for more clients
+_BATCHES_OF_COPY = 64
 _BATCHES_OF_SLICE = 4  # enough work to be worth a message to another process
 
 
@@ -98,8 +100,7 @@ class Evaluator:
         self.also = tuple(name for name in dict.fromkeys(also) if name != self.model_kind)
         self.names = (self.model_kind, *self.also)
         attack = scenario.attack if scenario.bad else None
-        targets = None if attack is None else attack.target_classes(scenario.num_classes)
-        self.targets = None if targets is None else targets.to(scenario.test_set.y.device)
+        self.targets = None if attack is None else attack.target_classes(scenario.num_classes)
         self.metrics: dict[str, type[Metric]] = {name: METRICS.get(name) for name in dict.fromkeys((*ALWAYS, *metrics))}
         self.own_metrics: tuple[str, ...] = ()
         if self.data_kind == "others":
@@ -110,6 +111,8 @@ class Evaluator:
                     f"evaluation.protocol = '{protocol}': {scenario.name} has fewer than two clients with test "
                     "samples, so there are no others' data; take personal/local"
                 )
+        # metrics are counted on the CPU, and each copy makes the host wait for the device
+        self.batches_per_copy = 1 if scenario.test_set.y.device.type == "cpu" else _BATCHES_OF_COPY
         self._by_domain = DomainAccuracy in self.metrics.values()
         tested = [scenario.test_set, *([scenario.train_set] if len(scenario.val.order) else [])]
         if self._by_domain and any(data.domain is None for data in tested):
@@ -208,9 +211,7 @@ class Evaluator:
 
     def example_states(self) -> MetricStates:
         """Metric states of one made-up sample: states from other machines must have their types and shapes."""
-        device = self.scenario.test_set.y.device
-        logits = torch.zeros(1, self.scenario.num_classes, device=device)
-        labels = torch.zeros(1, dtype=torch.int64, device=device)
+        logits, labels = torch.zeros(1, self.scenario.num_classes), torch.zeros(1, dtype=torch.int64)
         owners, domains = Groups(labels, self.scenario.clients), self._domains(self.scenario.test_set, labels)
         predictions = Predictions(logits, labels, self.targets, self._scores_bytes, owners, domains)
         states = MetricStates.new(predictions, self.metrics)
@@ -273,14 +274,18 @@ class Evaluator:
         live.net.eval()
         data = self.scenario.test_set if split == "test" else self.scenario.train_set
         states = MetricStates(0)
-        batches = torch.split(indices, self.batch) if len(indices) else ()
-        for k, part in enumerate(batches):
-            logits = predictor.logits(live.net, data.gather(part))
-            batch_owners = None if owners is None else owners[k * self.batch : (k + 1) * self.batch]
-            holders = None if batch_owners is None else Groups(batch_owners, self.scenario.clients)
-            domains = self._domains(data, part)
-            predictions = Predictions(logits, data.y[part], self.targets, self._scores_bytes, holders, domains)
-            states = MetricStates.merged([states, MetricStates.new(predictions, self.metrics)])
+        copied = self.batch * self.batches_per_copy
+        for first in range(0, len(indices), copied):
+            block = sent_to(indices[first : first + copied], data.y.device)
+            scored = [predictor.logits(live.net, data.gather(part)) for part in torch.split(block, self.batch)]
+            logits = scored[0].cpu() if len(scored) == 1 else torch.cat(scored).cpu()
+            labels, domains = data.y[block].cpu(), self._domains(data, block)
+            for start in range(0, len(block), self.batch):
+                rows = slice(start, start + self.batch)
+                held = None if owners is None else Groups(owners[first:][rows], self.scenario.clients)
+                origin = None if domains is None else Groups(domains.indices[rows].cpu(), domains.count)
+                predictions = Predictions(logits[rows], labels[rows], self.targets, self._scores_bytes, held, origin)
+                states = MetricStates.merged([states, MetricStates.new(predictions, self.metrics)])
         return states if self.model_kind == "global" else states.of_one_model()
 
 

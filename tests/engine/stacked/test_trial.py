@@ -113,7 +113,19 @@ def test_why_a_net_cannot_be_stacked(net):
     assert torch.equal(torch.get_rng_state(), drawn)
 
 
-@pytest.mark.parametrize("net", [Tiny, TinyBN])
+class Pruned(Tiny):
+    """A buffer of booleans is no reason to refuse a net."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(6, dtype=torch.bool))
+        self.register_buffer("order", torch.arange(6))
+
+    def features(self, x):
+        return super().features(x) * self.mask
+
+
+@pytest.mark.parametrize("net", [Tiny, TinyBN, Pruned])
 def test_a_net_that_can_be_stacked_is_as_it_was(net):
     toy = world(FedAvg(), LABELS, net=net)
     before = toy.worker.loaded_nets[0].weights()

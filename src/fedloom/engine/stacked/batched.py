@@ -111,8 +111,9 @@ def _mixes_samples(net: StackedNet, live: LoadedNet, batch: Batch) -> bool:
 def _near(value: Tensor, expected: Tensor, tolerance: float) -> bool:
     if not expected.numel():
         return True
+    value, expected = value.double(), expected.double()  # a buffer may be boolean
     bound = tolerance * float(expected.abs().max().nan_to_num()) + 1e-6
-    return bool(((value.double() - expected.double()).abs().nan_to_num() <= bound).all())
+    return bool(((value - expected).abs().nan_to_num() <= bound).all())
 
 
 def _entries(live: LoadedNet) -> Tree:
