@@ -141,6 +141,7 @@ def init(
         raise ConfigError(
             "name your data: fedloom init --from FILE.csv, a folder of images, or a name of `fedloom datasets`"
         )
+    # Before questions are asked and data are read.
     if out is not None:
         _refuse_existing(out)
     data = data or typer.prompt("Your data (a file, a folder, a built-in set, or owner/name on the hub)", err=True)
@@ -155,7 +156,7 @@ def init(
     try:
         with path.open("x", encoding="utf-8", errors="backslashreplace") as stream:  # never overwrites a file
             stream.write(text)
-    except FileExistsError:
+    except FileExistsError:  # another process made it after the check
         _refuse_existing(path)
     for note in first.scenario.notes:
         shared.say(note)
@@ -226,6 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with raise_first_interrupt() as interrupts:
             typed_arguments = [*map(shared.expand_home_in, sys.argv[1:] if arguments is None else arguments)]
+            # In standalone mode click would print errors and end the process itself.
             code = app(args=typed_arguments, prog_name="fedloom", standalone_mode=False)
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where an error can still be reported

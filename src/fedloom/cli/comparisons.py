@@ -84,6 +84,7 @@ def run_comparison(
     from fedloom.runs.studies.run_study import compare as compare_runs
 
     with shared.output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
+        # Before the runs: otherwise a page that cannot be written would fail after hours of training.
         check_place(out / "report.html")
         done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
     page = write_report(done.results, out / "report.html")
@@ -304,6 +305,7 @@ def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True)
         parts = [progress(study, outcomes)]
         if with_paper_values and (folder / _REPRODUCED).exists():
             parts.insert(0, _paper_section(folder, failed_of(study, outcomes)))
+        # Names are ids in the page, and every study has the same ones.
         if number:
             parts = [replace(part, name=f"{part.name}-{number + 1}") for part in parts]
         if len(studies) > 1:  # the reader must see which study a section is about

@@ -71,6 +71,7 @@ def metrics(
     end = serve_metrics(run, port, host)
     shared.say(f"http://{host}:{port}/metrics; stop with Ctrl-C")
     try:
+        # Another thread answers requests; this one only waits for Ctrl-C.
         while True:
             time.sleep(3600)
     finally:
@@ -101,6 +102,7 @@ def _print_status(snapshot: Status, certificates: list[str]) -> None:
 
     line = shared.print_lines
     line(f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}")
+    # Negative if the folder is shared and the clock of the server's machine is ahead.
     age = time.time() - snapshot.written
     is_silent = snapshot.state == "running" and age > SILENT
     silence = ": the server has died, or a step takes long" if is_silent else ""

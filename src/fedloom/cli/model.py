@@ -48,6 +48,7 @@ def export(
     path = out or Path(f"model{suffix}")
     if file_format is not None and path.suffix != suffix:
         raise ConfigError(f"{path}: --format {file_format} writes {suffix}; use a name such as {path.stem}{suffix}")
+    # Before the model is read, which may take long.
     check_place(path)
     trained = _trained(run, client, selection, model)
     exported = export_model(trained, path, RunData.read(run) if run.is_dir() else None)
@@ -83,7 +84,7 @@ def predict(
         predictions = [
             {
                 "sample": name,
-                "class": classes[row.index(max(row))],
+                "class": classes[row.index(max(row))],  # the lowest of equal ones, as in the metrics
                 "probabilities": dict(zip(classes, row, strict=True)),
             }
             for name, row in zip(names, rows, strict=True)

@@ -139,6 +139,7 @@ def table(
         text = done.table(format)
     say_left_out(collected.left_out)
     say_limits(runs, collected.results, allow_mixed)
+    # Not by rich, which would wrap long lines and read brackets as markup.
     print(printable(text, keep_lines=True))
     same_runs = done.same_runs() if format == "csv" or not pivots else []  # other pivots say so below
     for note in (*done.not_offered(), *same_runs, *done.run_notes(), *done.tuned()):

@@ -86,6 +86,7 @@ def reproduce(
     study_folder.check(study)
     finished = {cell.folder for source_folder in reuse or () for cell in reusable(study_folder, cells, source_folder)}
     finished |= {cell.folder for cell in cells if study_folder.finished(cell.folder)}
+    # Figures of models read the data again, also for finished cells.
     refuse_missing([cell for cell in cells if cell.folder not in finished or recipe.table.kind in MODEL_FIGURES])
     if not allow_mixed:
         refuse_other_versions(study, study_folder, cells)
@@ -114,6 +115,7 @@ def _show_tables(scale: Scale, as_json: bool) -> None:
             summaries.append(row | nothing)
             continue
         folder = _default_folder(name, scale)
+        # One seed shows all rows and data; only the hours of finished runs need the cells of every seed.
         study = recipe.study(scale, seeds=None if folder.exists() else 1)
         hours = [planned["hours"] for planned in _planned_rows(study, study.cells, folder)] if folder.exists() else []
         row |= {"cells": recipe.seeds(scale) * len({cell.group for cell in study.cells})}

@@ -70,6 +70,7 @@ def make_printable(stream: Any) -> None:
     """Replace characters that a stream cannot encode: our signs by ASCII, all others by escapes."""
     if not isinstance(stream, io.TextIOWrapper):
         return
+    # A UTF-8 stream that is not strict, as stderr or stdout in the C locale, copes with names that are no text.
     if stream.errors == "strict" or not codecs.lookup(stream.encoding).name.startswith("utf"):
         codecs.register_error("fedloom.ascii", _in_ascii)
         stream.reconfigure(errors="fedloom.ascii")
@@ -163,6 +164,7 @@ def parse_config(config: Path, overrides: Sequence[str] | None, **options: int |
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
     """Create a folder within the block, and remove it again, with parents created for it, if it is still empty."""
+    # Deepest first, because rmdir removes empty folders only.
     new = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     try:
         try:

@@ -25,6 +25,7 @@ def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, style="cyan" if not index else None, no_wrap=not index, overflow="fold")
+    # Text, because rich would read brackets in plain strings as markup.
     for row in rows:
         table.add_row(*map(Text, row))
     print_table(console, table, wraps=True)

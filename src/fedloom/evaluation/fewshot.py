@@ -85,6 +85,7 @@ def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> E
             f"few-shot episodes: class {held[counts.argmin()]} has {counts.min()} test samples; {shape.shots} shots "
             f"and {shape.queries} queries need {samples_per_way}; lower evaluation.queries or evaluation.shots"
         )
+    # Stable: the default sort may order equal labels differently on CPUs with other vector instructions.
     members = np.split(np.argsort(labels.numpy(), kind="stable"), np.cumsum(counts)[:-1])
     drawn = np.empty((shape.episodes, ways, samples_per_way), np.int64)
     for episode in drawn:

@@ -133,6 +133,7 @@ class Metric(ABC):
     def check(self, total: int) -> None:  # noqa: B027 (most metrics have nothing to check)
         """Raise `ValueError` for a state that `total` samples cannot have; called for states from other machines."""
 
+    # A generated one compares tuples, which fails for most tensors; classes with tensors keep this one by eq=False.
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
@@ -217,6 +218,7 @@ class MetricStates:
         `ValueError` for plain values that cannot be such states, and the errors of metrics that cannot use them.
         """
         reported, total = cast(Mapping[str, Mapping[str, Any]], plain.states), plain.total
+        # States come from batches, so a test without samples has none.
         names = example.states.keys() if total else set[str]()
         if reported.keys() != names:
             raise ValueError(f"states of {', '.join(sorted(reported)) or 'no metric'}; need {', '.join(sorted(names))}")
@@ -247,6 +249,7 @@ def _field(name: str, value: Any, example: Any) -> Any:
             raise ValueError(f"{name}: need whole numbers up to {_LARGEST}")
         return tensor.to(example.dtype)
     kind = type(example)
+    # Not isinstance, which takes a bool for an int.
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise ValueError(f"{name}: need {kind.__name__}")
     if kind is int and abs(value) > _LARGEST:

@@ -65,6 +65,7 @@ def pickled_sources(names: Iterable[str], setting: str) -> dict[str, bytes]:
     for name, source in own_sources(names).items():
         try:
             pickled[name] = pickle.dumps(source)
+            # Pickle stores the name alone, which another process could not import without a script.
             if in_notebook and source.__module__ == "__main__":
                 raise pickle.PicklingError("no file defines it")
         except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -173,6 +173,7 @@ class Evaluator:
 
     def scores(self, split: str, tested: Mapping[int, Mapping[str, MetricStates]]) -> Scores:
         """The scores of all tests of a split: metric states by client or slice (as in `states`) and predictor."""
+        # Slices are numbered -1, -2, ...; the order matters, because sums of floats depend on it.
         by_predictor = {
             name: {client: tested[client][name] for client in sorted(tested, key=abs)} for name in self.names
         }
@@ -280,6 +281,7 @@ class Evaluator:
             scored = [predictor.logits(live.net, data.gather(part)) for part in torch.split(block, self.batch)]
             logits = scored[0].cpu() if len(scored) == 1 else torch.cat(scored).cpu()
             labels, domains = data.y[block].cpu(), self._domains(data, block)
+            # In the same batches however many are copied at once, because sums of floats depend on their parts.
             for start in range(0, len(block), self.batch):
                 rows = slice(start, start + self.batch)
                 held = None if owners is None else Groups(owners[first:][rows], self.scenario.clients)
@@ -320,5 +322,6 @@ def majority(scenario: Scenario, where: str) -> Majority | None:
     if not tested.any():
         return Majority(label, math.nan, math.nan)
     shares, counts = tests[tested] / tests[tested].sum(1, keepdims=True), train[tested]
+    # A client without training samples has no most frequent class; argmax would name class 0.
     own = shares[np.arange(len(counts)), counts.argmax(1)][counts.sum(1) > 0]
     return Majority(label, float(shares[:, label].mean()), float(own.mean()) if len(own) else math.nan)

@@ -223,6 +223,7 @@ def _compare(
         reason=reason,
     )
     claim = recipe.claimed_gain(value)
+    # Some value then lies within the margin of both printed ones, the own method's and its baseline's.
     if reason is None and claim is not None and 0 < claim < 2 * recipe.table.margin:
         verdict = replace(verdict, why=f"{verdict.why}; margin is as wide as the claim")
     name = f"{_STAND_IN if other_data else ''}{column or value.column}"

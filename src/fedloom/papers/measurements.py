@@ -125,6 +125,7 @@ def read_measurements(path: Path) -> list[Measurement]:
         raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_COLUMNS)}")
     optional = ("domain", "ours", "seconds", "test_samples")
     plain = ({name: row.get(name) for name in _COLUMNS} for row in reader)
+    # CSV has no None: an empty field stands for it.
     return [_ADAPTER.validate_python(row | {name: row[name] or None for name in optional}) for row in plain]
 
 

@@ -165,6 +165,7 @@ def loss_surface(
         for b in grid:
             for a in grid:
                 for name, value in model.named_parameters():
+                    # Each point starts from the copy: steps from point to point would add up rounding errors.
                     value.data.copy_(weights[name] + a * first[name] + b * second[name])
                 rows.append({"x": a, "y": b, "loss": float(cross_entropy(model(x), labels))})
         for name, value in model.named_parameters():
@@ -242,6 +243,7 @@ def evenly(indices: Tensor, limit: int) -> Tensor:
     """At most `limit` of the indices, evenly spaced: all clients and, in sorted data, all classes have some."""
     if len(indices) <= limit:
         return indices
+    # At least one: with more clients than samples to draw, a client's share of them is rounded to 0.
     return indices[torch.linspace(0, len(indices) - 1, max(limit, 1)).long()]
 
 
@@ -264,6 +266,7 @@ def plane_of(z: Tensor, seed: int) -> np.ndarray:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
+    # Barnes-Hut t-SNE looks at 3 * perplexity neighbours of a vector, which has n - 1.
     perplexity = min(_PERPLEXITY, (len(z) - 1) / 3)
     with threadpool_limits(1):  # its threads wait for each other in tiny steps: minutes on a busy machine
         plane: np.ndarray = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(z.numpy())

@@ -228,6 +228,7 @@ class Recipe:
         where the column has no such rows."""
         key = printed.column, printed.domain, printed.metric
         by_row = {v.method: v.value for v in self.values if (v.column, v.domain, v.metric) == key}
+        # Papers print the whole method last, below its ablations.
         for row in reversed(by_row):
             baseline = self.baseline_of(row) if self.is_own(row) else None
             ours, plain = by_row[row], by_row.get(baseline or "")
@@ -297,6 +298,7 @@ class Recipe:
     def _folders(self, scale: Scale, *overrides: str) -> set[str] | None:
         """The run folders of the first seed, which identify configs; None if the overrides make no config."""
         try:
+            # Overrides apply to all seeds, so the first seed shows their effect.
             return {cell.folder for cell in self.study(scale, seeds=1, keys=load(None, overrides)).cells}
         except ConfigError:
             return None

@@ -89,6 +89,7 @@ def local_points(result: RunData, *, unit: bool = False, samples: int = 1000) ->
     own = scenario.train.tensor(client)
     labels, trained = scenario.train_set.y[own], outputs_of(net, scenario.train_set, own).double()
     held = torch.unique(labels)
+    # Only classes that the client holds: the mean of an empty class would be NaN, which t-SNE refuses.
     means = torch.stack([trained[labels == label].mean(0) for label in held])
     z = torch.cat([outputs_of(net, scenario.test_set, indices).double(), means]).float()
     kinds = ["sample"] * len(indices) + ["means"] * len(held)
@@ -121,6 +122,7 @@ def knowledge(result: RunData) -> Rows:
     owners = [(client, int(label)) for client, table in tables for label in table.held.nonzero().flatten()]
     vectors = torch.cat([table.values[table.held] for _, table in tables]).double()
     centred = (vectors - vectors.mean(0)).numpy()
+    # Principal components by SVD: a covariance matrix would square the condition number.
     directions = np.linalg.svd(centred, full_matrices=False)[2][:2]
     rows: Rows = [
         {"client": client, "kind": "server" if client is None else "sample", "class": label, "name": names[label]}

@@ -82,6 +82,7 @@ def _comparison(recipe: Recipe, measurements: Sequence[Measurement], values: Seq
     if not run:
         return ["Nothing of this table has been run."]
     orders = [order for order in compared.compare_orders(recipe, values) if order.verdict.why != NOT_RUN]
+    # After the semicolon stands the difference of a single value, which is no part of the reason.
     reasons = {(value.verdict.word, value.verdict.why.partition(";")[0]) for value in run}
     none_comparable = len(reasons) == 1 and run[0].verdict.word == "not comparable"
     blocks: list[Block] = [_values_sheet(run, with_verdicts=not none_comparable)]

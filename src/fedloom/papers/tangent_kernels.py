@@ -70,6 +70,7 @@ def jacobians(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> t
     units = np.sqrt(len(net.signs))
     norms = net.norms()[:, clients].T  # [n, m]
     projections = inputs @ net.directions.T  # v'x [n, m]
+    # At 0 the derivative of relu is a convention; random directions do not meet it.
     active = projections >= 0
     slopes = net.signs * active / norms / units
     curved = np.einsum("nde,ke->nkd", net.covariances[clients], net.directions)  # S v
@@ -232,6 +233,7 @@ def eigenvalue_rows(draws: int, seed: int = 0) -> tuple[list[dict[str, Any]], Ma
     violations = {
         "smallest eigenvalue of (V_on + V_off) / 2 below that of V_on": smallest["joint"] < lowest,
         "smallest eigenvalue of (V_on + V_off) / 4 below that of V_on": smallest["quarter"] < lowest,
+        # A factor does not change a condition number, so the kernel with 1/2 stands for the sum.
         "condition number of V_on + V_off above that of V_on": conditions["joint"] > conditions["online"] * (1 + 1e-9),
     }
     return rows, {statement: int(violated.sum()) for statement, violated in violations.items()}
@@ -252,6 +254,7 @@ def residual_rows(
         net, inputs, clients = random_problem(rng)
         targets = rng.choice([-1.0, 1.0], len(inputs))
         parts = kernels(net, inputs, clients)
+        # By the chain rule each model gives a quarter of its G, and at the start both have the same G.
         matrices = {"online": parts["full_online"], "joint": parts["quarter"] + parts["magnitude"] / 2}
         rates = {name: largest_stable_lr(matrix) for name, matrix in matrices.items()}
         progress(f"training four networks on problem {draw + 1} of {draws}")

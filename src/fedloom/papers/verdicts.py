@@ -65,6 +65,7 @@ class Equivalence:
                 return f"{difference}, 90 % {narrow} within ±{self.margin:g} ({seeds})"
             case "differs":
                 return f"{difference}, 95 % {wide} outside ±{self.margin:g} ({seeds})"
+        # At most one of them exists: the difference is smaller than the margin, or larger.
         needed = self.needed or self.needed_to_differ
         decides = f"{needed} seeds" if needed else f"not within {_MAX_SEEDS} seeds"
         return f"{difference}, 90 % {narrow} ({seeds}); would decide at this mean and spread: {decides}"
@@ -118,6 +119,7 @@ def equivalence(
 
 
 def _seeds(enough: Callable[[int], bool]) -> int | None:
+    # Tried one by one: n sets both the error and the degrees of freedom of the t quantile.
     return next((n for n in range(MIN_SEEDS, _MAX_SEEDS + 1) if enough(n)), None)
 
 

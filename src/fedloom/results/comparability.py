@@ -78,6 +78,7 @@ def different_keys(row: ResultRow, other: ResultRow) -> str:
     Empty if there are none.
     """
     tuned = set(row["tuned"]) & set(other["tuned"])
+    # Options of the optimiser stay, unlike in `is_own`: another learning rate may explain a difference.
     apart = (f"{row['method']}.", f"{other['method']}.")
     ours, theirs = (
         {key: value for key, value in keys.items() if key not in tuned and not key.startswith(apart)}
@@ -213,7 +214,7 @@ def _cell_words(name: str) -> tuple[str, list[str]]:
         if "=" in piece:
             words.append(piece)
         else:
-            words[-1] += f",{piece}"
+            words[-1] += f",{piece}"  # a comma within a value, such as a list
     return label, words
 
 

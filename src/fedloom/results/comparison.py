@@ -252,6 +252,7 @@ class Comparison(Tabular):
         from fedloom.results.plot_values import plot_values
 
         values = plot_values(self.results, kind, metric, against)
+        # pyplot knows its figures, so notebooks and plt.show() display them.
         import matplotlib.pyplot as plt
 
         from fedloom.results.plots.sheet import draw_figure

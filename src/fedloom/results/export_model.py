@@ -58,6 +58,7 @@ def model_card(metadata: ExportMetadata, parameters: int, run: RunData | None, v
         sections += [_data(metadata, run), _results(metadata.training, run)]
         sections += [*_spread(metadata.training, run), *_by_class(run)]
     sections.append(_origin(metadata, run, versions))
+    # Without autoescape, which is for HTML: `finalize` escapes for Markdown.
     environment = Environment(
         finalize=_escaped, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
@@ -284,7 +285,9 @@ def export_model(trained: Trained, path: Path | str, run: RunData | None = None)
 
     path = expand_home(path)
     check_place(path)
+    # As for the metadata, so exports of one name in two formats do not share a card.
     card = path.with_name(f"{path.stem if path.suffix == '.safetensors' else path.name}.card.md")
+    # Before the model is written: a refusal leaves the earlier export whole.
     _refuse_edited(card)
     metadata = trained.save(path)
     described = ExportMetadata.model_validate_json(metadata.read_bytes())
@@ -307,7 +310,7 @@ def _refuse_edited(card: Path) -> None:
         written = card.read_text(encoding="utf-8") if card.exists() else None
     except OSError as error:
         raise RunFolderError(f"{card}: cannot be written ({error.strerror})") from None
-    except UnicodeDecodeError:
+    except UnicodeDecodeError:  # fedloom writes UTF-8 only, so others wrote this
         written = ""
     if written is None:
         return

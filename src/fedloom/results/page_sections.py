@@ -61,6 +61,7 @@ def progress(study: StudyPlan, ended: Outcome) -> PageSection:
         if name not in untouched
     ]
     caption = "Seeds of each row. Not run yet is also what another process works on. The same command tries again."
+    # Open where something failed, because the reasons are the first thing to read.
     sheet = DataTable(
         "rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows, folds=not failed
     )

@@ -57,6 +57,7 @@ class PivotKeys:
             return name
         whole = [key for key in every if key.rpartition(".")[2] == name]
         if len(whole) > 1:
+            # Of several keys with this last word, those that vary are meant.
             whole = [key for key in whole if len(self._values_of(key)) > 1] or whole
         if len(whole) > 1:
             raise ConfigError(f"{short_repr(name)}: say which key is meant: {', '.join(whole)}")

@@ -203,6 +203,7 @@ def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> palette
     plot = _plot("dots", rows, panels, metric, note)
     unit_words = " (points)" if scale == 100.0 else ""
     quantity = f"test {display_name(metric)} over {against}{unit_words}"
+    # Differences may be negative: the range of the measure is not theirs.
     return replace(plot, quantity=quantity, bounded=None)
 
 

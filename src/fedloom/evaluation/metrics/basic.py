@@ -108,6 +108,7 @@ class AttackSuccess(Metric):
         if predictions.targets is None:
             return cls(0, 0)
         targets = predictions.targets[predictions.labels]
+        # No prediction equals the -1 of a class that is no target.
         return cls(int((predictions.predicted == targets).sum()), int((targets >= 0).sum()))
 
     def compute(self) -> float:

@@ -257,6 +257,7 @@ class ClassScores(Metric):
         """The values, with the bins from which pooled values are made; only the values of a reduced state."""
         if not (len(self.scores) or self.bins.shape[2]):
             return self
+        # A power of two, because `_coarser` needs a divisor of BINS.
         count = min(BINS, 1 << max(0, int(math.log2(_PORTABLE_COUNTS / self.bins.shape[1]))))
         return self._without_scores(_coarser(self.binned().bins, count), self.values())
 

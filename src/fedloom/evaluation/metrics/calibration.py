@@ -53,6 +53,7 @@ class CalibrationError(OfConfidence):
 
     def compute(self) -> float:
         samples, confidence, correct = self.sums.unbind(1)
+        # Without samples 0 / 0 of tensors is NaN and no error.
         return float((confidence - correct).abs().sum() / samples.sum())
 
     def details(self) -> Mapping[str, Any]:

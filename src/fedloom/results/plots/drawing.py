@@ -44,11 +44,12 @@ FILE = Style(10.0, 8.5, 1.6, 0.8, 4.0, 3.5)  # pictures in files of their own
 
 CHARACTER = 7.2  # CSS pixels that one takes in a name of a page
 _NAMES = ("ink", "muted", "line", "page", "warn", *(f"c{k}" for k in range(TONES)), "p0", "p1", "p2", "p3", "p4")
+# Colours that no chart has otherwise: replacing their text in the SVG changes nothing else.
 _STAND_IN = {name: f"#fe{k:02x}fe" for k, name in enumerate(_NAMES)}
 _palette: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_STAND_IN)
 _RC: dict[Any, Any] = {  # Any: matplotlib spells its keys as literals
     "svg.fonttype": "none",
-    "svg.hashsalt": "fedloom",
+    "svg.hashsalt": "fedloom",  # random by default, and the ids depend on it
     "pdf.fonttype": 42,  # whole TrueType fonts, which journals ask for
     "text.parse_math": False,  # a `$` in a name is no formula
     "font.family": "sans-serif",

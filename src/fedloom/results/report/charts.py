@@ -167,6 +167,7 @@ def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owner
         cells = np.zeros((clients, len(classes), 4))
         cells[..., :3] = _HEAT
         cells[..., 3] = np.asarray(counts) / largest
+        # "none" keeps one pixel per cell in the SVG; other values resample to the size of the figure.
         axes.imshow(cells, aspect="auto", interpolation="none")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
@@ -180,6 +181,7 @@ def _bubbles(axes: Axes, counts: Sequence[Sequence[int]], largest: int, across: 
     """A bubble per class held (the largest is `across` CSS pixels wide) and each client's sum at the right."""
     axes.hlines(np.arange(len(counts)), -0.5, len(counts[0]) - 0.5, color=drawing.color("line"), linewidth=1, zorder=0)
     held = [(c, k, count) for k, row in enumerate(counts) for c, count in enumerate(row) if count]
+    # In points² for `scatter`, and at 72 dpi a point is a CSS pixel; at least 4, or single samples would vanish.
     areas = [max(across**2 * count / largest, 4.0) for _, _, count in held]
     x, y = [c for c, _, _ in held], [k for _, k, _ in held]
     axes.scatter(x, y, s=areas, color=drawing.color("p0"), alpha=0.85, linewidth=0, clip_on=False)

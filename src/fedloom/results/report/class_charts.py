@@ -48,9 +48,11 @@ def _draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], 
     figure = new_figure(width, height + room + 4)
     axes = place(figure, room, room, 4, 4)
     counts = np.asarray(confusion, dtype=np.float64)
+    # At least 1: a class without test samples is an empty row, not 0 / 0.
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     pixels = np.zeros((*counts.shape, 4))
     pixels[..., :3] = np.where(np.eye(len(counts), dtype=bool)[..., None], _CORRECT, _WRONG)
+    # The root makes rare confusions visible.
     pixels[..., 3] = _DARKEST * np.sqrt(shares)
     axes.imshow(pixels, aspect="auto", interpolation="none")
     step = ceil(_TICK_STEP / min(cell, height / len(classes)))

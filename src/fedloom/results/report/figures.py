@@ -128,6 +128,7 @@ def _draw_surface(ax: Axes, rows: Rows, every: Rows, axis: str) -> ScalarMappabl
     grid = np.ma.masked_invalid([[at[x, y] for x in xs] for y in ys])
     values = np.ma.masked_invalid([row["loss"] for row in every])
     low, high = max(float(values.min()), 1e-6), float(values.max())
+    # Levels have to increase, also where the loss is the same everywhere.
     levels = np.geomspace(low, max(high, 1.001 * low), _LEVELS)
     filled = ax.contourf(xs, ys, grid.clip(low), levels, cmap=_shades(), norm=LogNorm(levels[0], levels[-1]))
     lines = ax.contour(xs, ys, grid, levels[::2], colors=color("ink"), linewidths=0.5, alpha=0.6)
@@ -328,6 +329,7 @@ def _explained(drawn: Figure, grid: Sequence[Axes], bar: ScalarMappable | None, 
         drawn.set_size_inches(width + 0.8, height)
     named = {label: handle for ax in grid for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if named:
+        # Wider by the legend, which would otherwise take its room from the panels.
         drawn.set_size_inches(width + 0.6 + _LETTER * max(map(len, named)), max(height, 0.3 + 0.19 * len(named)))
         drawn.legend(
             named.values(), named, loc="outside right upper", frameon=False, fontsize=8.5, labelcolor=color("ink")

@@ -153,6 +153,7 @@ def _by_panel(rows: Sequence[ChartRow], name: str) -> dict[str, list[Curve]]:
             best = sorted((row for row in members if row.tone), key=lambda row: -row.row["accuracy"])[:_EMPHASISED]
             strong = {0, *(row.tone for row in best)}
             curves = [replace(curve, faint=curve.tone not in strong) for curve in curves]
+            # Faint ones first, because later lines are drawn over earlier ones.
             curves.sort(key=lambda curve: not curve.faint)
         panels[panel] = curves
     return panels

@@ -90,6 +90,7 @@ def table(
         media_type, label, format = _SAVED[end]
         text = (shown if saved is None else saved(format)).formatted(format)
         downloads.append((f"{shown.name}.{end}", media_type, label, text))
+    # Keys of a config, which have dots, keep their letters.
     headings = [name if name == "n" or "." in name else f"{name[:1].upper()}{name[1:]}" for name in shown.columns]
     numeric = {heading for heading, number in zip(headings, shown.numeric, strict=True) if number}
     rows = [[_cell(cell, k < shown.heads) for k, cell in enumerate(row)] for row in shown.rows]

@@ -65,6 +65,7 @@ def majority_sentences(groups: Sequence[Group]) -> list[str]:
     below = [
         (group, majority)
         for group in groups
+        # The tolerance is for equal shares that are computed in two ways and differ in their last bits.
         if (majority := majority_accuracy(group)) is not None and group.row["accuracy"] <= majority + 1e-9
     ]
     if len(below) > _NAMED:

@@ -133,6 +133,7 @@ def _majority_rows(rows: Sequence[ChartRow], columns: int, several: bool) -> lis
 def _against(pair: Paired | None) -> str:
     if pair is None:
         return "–"
+    # A difference that rounds to zero reads the same from both sides.
     points = f"{100 * pair.outcome.mean:+.1f}".replace("-0.0", "+0.0")
     return words_cell(f"{points}, {pair.outcome.word}{' *' if pair.outcome.addition else ''}")
 
@@ -166,6 +167,7 @@ def _client_table(number: int, row: ChartRow) -> Markup:
     records = []
     for client in sorted(by_measure["accuracy"]):
         shares = {name: values.get(client) for name, values in measures.items()}
+        # scenario.json has the counts of the first clients only.
         held = {"training_samples": samples[client] if client < len(samples) else None} if samples else {}
         cells: list[Cell] = [(or_dash(n, "{:,}".format), n) for n in held.values()]
         cells += [(or_dash(share, percent), share) for share in shares.values()]

@@ -137,6 +137,7 @@ def draw_costs(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
                 alpha=0.6,
                 linewidth=0,
             )
+        # An empty line for the legend: markers of a scatter plot have the areas of their runs' FLOPs.
         ax.plot([], [], "o", color=tint, label=label)
     for shape, setting in zip(SHAPES * len(settings), settings, strict=False):
         ax.plot([], [], shape, color=color("muted"), markerfacecolor="none", label=setting)

@@ -150,6 +150,7 @@ def draw_client_map(facts: Mapping[str, Any], size: tuple[float, float]) -> Figu
             ax.annotate(
                 str(client), (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7.5, color=color("ink")
             )
+    # One scale for both directions, because the map shows distances.
     ax.set_aspect("equal", adjustable="datalim")
     dress(ax, FILE, f"{facts.get('unit', 'Hellinger distance')}, first direction", "second direction", grid="both")
     narrow = size[0] < _NARROW
@@ -160,6 +161,7 @@ def draw_client_map(facts: Mapping[str, Any], size: tuple[float, float]) -> Figu
         fontsize=8.5,
         labelcolor=color("ink"),
     )
+    # By default a legend shows sizes of the group's dots, which mean nothing there.
     for handle in legend.legend_handles:
         handle.set_sizes([50])  # type: ignore[union-attr]  # the handles of a scatter plot
     return figure
