@@ -38,6 +38,7 @@ def _with_unit(value: float, like: float | None, units: Sequence[tuple[str, floa
     scale = value if like is None or value < like / 100 else like
     unit, size = next((u for u in units if scale >= u[1]), units[-1])
     shown = scale / size
+    # Three significant digits; 9.995 and 99.95 are where rounding adds one before the point.
     decimals = 0 if unit == "B" or shown >= 99.95 else 1 if shown >= 9.995 else 2
     return f"{value / size:,.{decimals}f} {unit}"
 

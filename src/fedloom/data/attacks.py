@@ -125,6 +125,7 @@ class LabelFlip(Attack):
             raise ConfigError("scenario.attack label-flip: source and target go together; give both, or neither")
         if self.source is None or self.target is None:
             mirrored = torch.arange(num_classes).flip(0)
+            # Of an odd number of classes the middle one mirrors itself: none of its samples are flipped.
             return torch.where(mirrored == torch.arange(num_classes), -1, mirrored)
         if self.source == self.target or max(self.source, self.target) >= num_classes:
             raise ConfigError(
@@ -214,6 +215,7 @@ class UploadAttack(Attack):
         rows, shape = table.values.clone(), table.values.shape
         tables = [other for other in colluding if isinstance(other, ClassTable) and other.values.shape == shape]
         origin = received if isinstance(received, ClassTable) and received.values.shape == shape else None
+        # Only held rows are forged: a class table keeps zeros in the others, which do not travel.
         for label in table.held.nonzero().flatten().tolist():
             received_row = origin.values[label] if origin is not None and origin.held[label] else None
             colluding_rows = [holder.values[label] for holder in tables if holder.held[label]]

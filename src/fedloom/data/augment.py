@@ -78,6 +78,7 @@ class Augmentation(BaseModel):
         operations draw from `rng`, in the order crop, flip, rotate."""
         shifts, flips, angles = self._draw(len(indices), rng)
         if self.fill == "mean":
+            # After normalisation, where the zeros from outside are the mean colour.
             x = data.gather(indices)
             if self.crop or self.flip:
                 x = crop_and_flip(x, torch.arange(len(x), device=x.device), shifts, flips)
@@ -87,6 +88,7 @@ class Augmentation(BaseModel):
         if self.rotate:
             x = rotate(x, angles)
         if data.mean is not None and data.std is not None:
+            # In place: `crop_and_flip` has copied the stored values, even where it moved none.
             x.sub_(data.mean.view(1, -1, 1, 1)).div_(data.std.view(1, -1, 1, 1))
         return x
 

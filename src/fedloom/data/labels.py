@@ -20,12 +20,14 @@ def folded(name: str) -> str:
         >>> folded(" Ｙｅｓ. "), folded("1.0"), folded("Café  au lait")
         ('yes', '1', 'cafe au lait')
     """
+    # NFKD leaves the typographic minus sign as it is, so it is replaced before.
     letters = unicodedata.normalize("NFKD", name.casefold().replace("\u2212", "-"))
     plain = " ".join("".join(letter for letter in letters if not unicodedata.combining(letter)).split()).rstrip(". ")
     try:
+        # Whole numbers avoid float, in which long ids that differ in the last digits would be one.
         return str(int(plain)) if plain.removeprefix("-").isdecimal() else f"{float(plain):.15g}"
     except ValueError:
-        return _SHORT.get(plain, plain) or name
+        return _SHORT.get(plain, plain) or name  # of dots or accents alone nothing is left
 
 
 def near_twins(names: Iterable[str]) -> list[tuple[str, ...]]:
@@ -96,6 +98,7 @@ def class_ids(
         rank = {value: class_id for class_id, value in enumerate(numbers)}
         ids = [np.array([rank[value] for value in part.tolist()], np.int64) for part in labels]
         return ids, tuple(map(str, numbers) if classes is None else classes)
+    # Bounded: a label that `checked` will refuse, such as 10**12 next to -2, must not make so many names.
     names = range(1 + min(max(numbers, default=0), 2 * len(numbers))) if classes is None else classes
     return labels, tuple(map(str, names))
 

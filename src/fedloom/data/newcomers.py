@@ -74,6 +74,7 @@ class HeldOut(BaseModel):
                 if client not in eligible:
                     raise ConfigError(f"scenario.held_out.clients: client {client} has no training or no test data")
         else:
+            # Half up, because `round` takes every other half down.
             count = max(1, int(np.floor((self.share or 0.0) * scenario.clients + 0.5)))
             if count > len(eligible):
                 raise ConfigError(
@@ -169,6 +170,7 @@ class LeftOutDomain:
             f"domain {self.name} never trains ({len(self.train):,} training samples); the {scenario.clients} clients "
             "hold the other domains"
         )
+        # One array serves both: its rows are the same, and skews leave samples without a client unchanged.
         newcomer = replace(newcomer, train_set=scenario.train_set)
         return replace(scenario, newcomers=newcomer, newcomer_ids=(scenario.clients,), notes=(*scenario.notes, note))
 

@@ -312,6 +312,7 @@ def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, A
         "mean": mean,
         "std": std,
         "white": _white(data) if data.x.dim() == 4 else None,
+        # Words that no sample holds have ids as well; without words the largest id is all that is known.
         "ids": max(int(data.x.max()) + 1, len(data.words) + 2) if tokens else None,
         "words": list(data.words),
         "features": list(data.features),
@@ -337,6 +338,7 @@ def _rounded_outwards(low: float, high: float) -> tuple[float, float]:
         return low, high
     exponent = floor(log10((high - low) / 10))
     step = 10.0**exponent
+    # `round` takes off the rounding error of a product such as 3 * 0.1.
     return round(floor(low / step) * step, -exponent), round(ceil(high / step) * step, -exponent)
 
 

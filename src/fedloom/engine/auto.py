@@ -133,6 +133,7 @@ class Auto(Engine):
         fastest = min(self._candidates, key=lambda candidate: candidate.seconds_per_sample)
         for candidate in self._candidates:
             wait = _ROUNDS_BETWEEN_TRIALS * candidate.seconds_per_sample / fastest.seconds_per_sample
+            # Towards the end no trial is worth its round: too few remain to gain by a faster engine.
             is_due = self._round - candidate.last_round > wait and self._rounds - self._round > wait
             if candidate is not fastest and is_due:
                 return candidate

@@ -290,6 +290,7 @@ def with_forged(
     if not bad or not isinstance(attack, UploadAttack):
         return uploads
     changes = [name for name, sent in spec.sends.items() if sent.form == "change"]
+    # By id: colluding changes are summed, and floating-point sums depend on their order.
     honest = {client: uploads[client] for client in sorted(bad)}
     forged = {}
     for client, upload in honest.items():

@@ -28,6 +28,7 @@ class SlowClientWatch:
         """Start to measure the client of `job`."""
         if self._note is None:
             return
+        # The time is set first: the thread never measures a new client from the start of the last one.
         self._started, self._job = time.monotonic(), job
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, args=(self._note,), daemon=True)

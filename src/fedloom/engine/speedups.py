@@ -91,7 +91,7 @@ def _fast_folder() -> ModuleType | None:
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-_MMAP_BYTES, _TRIM_BYTES = 32 << 20, 1 << 30
+_MMAP_BYTES, _TRIM_BYTES = 32 << 20, 1 << 30  # mallopt takes no more than 32 MiB for the first
 
 
 @functools.cache

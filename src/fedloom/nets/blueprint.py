@@ -112,6 +112,7 @@ class Blueprint:
         try:
             return factory(input_shape=self.input_shape, num_classes=self.num_classes, **options)
         except RuntimeError as error:
+            # Torch has no class of errors for a CPU without memory: only the text tells.
             if "can't allocate memory" not in str(error):
                 raise
             raise ConfigError(f"model {self.model}: does not fit into memory; make it smaller") from None

@@ -67,6 +67,7 @@ class ResNet(Net):
         activations: list[Tensor] = [self.stem(x)]
         for stage in self.stages.children():
             *blocks, last_block = stage.children()
+            # Without other blocks the Sequential is empty, and hands its input on.
             x = nn.Sequential(*blocks)(activations[-1].relu())
             activations.append(cast(BasicBlock, last_block).before_relu(x))
         z: Tensor = self.fc(activations[-1].relu().mean((2, 3)))
@@ -211,6 +212,7 @@ class ShuffleUnit(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, *, stride: int) -> None:
         super().__init__()
         self.stride = stride
+        # The paper groups no channels in the first layer of stage 2, whose input is narrow.
         self.groups = 1 if in_channels == STEM else GROUPS
         branch = out_channels - in_channels if stride == 2 else out_channels
         bottleneck = branch // 4

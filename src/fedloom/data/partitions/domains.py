@@ -42,6 +42,7 @@ class Domains(Partition):
 
 
 def _deal(domain_ids: Indices, per_domain: int, clients: int, rng: np.random.Generator) -> Views:
+    # Every sample gets an owner: clients / per_domain is the number of domains, as `deal` has checked.
     owner = np.empty(len(domain_ids), np.int64)
     for domain in range(clients // per_domain):
         members = rng.permutation(np.flatnonzero(domain_ids == domain))
@@ -129,6 +130,7 @@ class DirichletDomains(Partition):
                 part = (first_parts[domain] + number) % self.domain_parts
                 first_samples, train_counts = sizes[:part].sum(0), np.maximum(1, sizes[part] // one_in[domain])
                 lists.append(rows[_take(class_rows, first_samples, train_counts)])
+                # Shuffled for each client: those of one domain may share test images, and each draws independently.
                 shuffled_test_rows = [rng.permutation(rows_of_class) for rows_of_class in test_class_rows]
                 test_counts = matched_counts(train_counts, np.array(test_sizes))
                 if not test_counts.any():

@@ -47,6 +47,7 @@ class Quantity(Partition):
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         self.require_enough(clients, self.min_samples, len(train))
+        # Samples are shuffled only for the draw that is kept: a redraw costs no permutation of the data.
         for draw in range(1, self.max_draws + 1):
             shares = rng.dirichlet(np.full(clients, self.alpha))
             sizes = cut(shares, len(train))

@@ -72,6 +72,7 @@ def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] 
         "accepted": scenario.accepted,
         "config": dict(config) if config is not None else None,
     }
+    # Not with `split`: its sets are parts of a pool, while `deal` compares those of the source.
     if scenario.test_origin == "official":
         header |= source_facts(scenario.train_set, scenario.test_set)
     write_atomic(path, json.dumps(header | {"clients": clients}))
@@ -96,12 +97,14 @@ def _dealt(path: Path, content: dict[str, Any]) -> Dealt:
     if rows not in ("official", "train", "train+test"):
         raise DataError(f"{path}: test_rows = {rows!r}; need official, train or train+test")
     views = {split: _views(path, clients, split) for split in ("train", "val", "test")}
+    # Official test samples are another set, in which clients may share samples.
     owned_rows = np.concatenate([views[split].order for split in views if split != "test" or rows != "official"])
     duplicates = np.flatnonzero(np.bincount(owned_rows) > 1)
     if len(duplicates):
         raise DataError(f"{path}: sample {duplicates[0]} is listed twice; a training sample has one owner and one use")
     val = views["val"] if any("val" in client for client in clients) else None
     draws, accepted = (content.get(key, 1) for key in ("draws", "accepted"))
+    # By type: true and false are integers to isinstance.
     if not (type(draws) is type(accepted) is int and 1 <= accepted <= draws):
         raise DataError(
             f"{path}: draws = {draws!r}, accepted = {accepted!r}; need whole numbers, 1 <= accepted <= draws"

@@ -97,6 +97,7 @@ def _untrained_owners(ids: np.ndarray, test_samples: int, names: Sequence[str] |
 
 def _positions(names: np.ndarray, ids: np.ndarray) -> Indices:
     """Return the index of each of `ids` in the sorted `names`; -1 if it is missing."""
+    # An id above all names has the position behind the last one, where there is no name to compare.
     positions = np.minimum(np.searchsorted(names, ids), len(names) - 1)
     return np.where(names[positions] == ids, positions, -1).astype(np.int64)
 
@@ -146,6 +147,7 @@ class Flower(Partition):
         try:
             partitioner = partitioner_class(**options)
             partitioner.dataset = table
+            # Asked after the data are set: partitioners by a column count its values.
             if partitioner.num_partitions != clients:
                 raise ConfigError(
                     f"scenario.clients = {clients}: {self.partitioner} makes {partitioner.num_partitions} partitions "

@@ -160,6 +160,7 @@ def cut(shares: Shares, count: int | Indices) -> Indices:
     edges = (np.cumsum(shares, axis=-1) * count).astype(np.int64)
     # Rounding may leave the sum of shares just below 1; the last edge must still take every sample.
     edges[..., -1:] = count
+    # A sum just above 1 must not carry an earlier edge past the count either.
     return np.diff(np.minimum(edges, count), prepend=0)
 
 

@@ -101,6 +101,7 @@ class LongTail(Skew):
 
 def tail_counts(largest: float, classes: int, rho: float) -> Indices:
     """Samples per class [C]: floor(largest (1 / rho)^(j / (C - 1)))."""
+    # In the form of Cao et al.'s code, because another order of the products rounds to other counts.
     return np.array([int(largest * (1 / rho) ** (j / (classes - 1))) for j in range(classes)], np.int64)
 
 
@@ -200,5 +201,6 @@ class LabelNoise(Skew):
             raise ConfigError("skew label-noise: needs 2 classes or more, the source has 1")
         wrong = hold_out(scenario.train, shares, rng)[1].order
         labels = scenario.train_set.y.numpy().copy()
+        # One to C - 1 steps around the classes reach each wrong class with equal chance, and never the true one.
         labels[wrong] = (labels[wrong] + rng.integers(1, classes, len(wrong))) % classes
         return replace(scenario, train_set=replace(scenario.train_set, y=torch.from_numpy(labels)))

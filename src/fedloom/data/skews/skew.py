@@ -71,10 +71,12 @@ def change_samples(name: str, scenario: Scenario, change: Change, part: Literal[
     """Return the scenario with training, validation and test samples changed by their client; `change` returns the new
     samples x, or the new labels y if `part` says so. Raises `ConfigError`, with the skew's name, if a test sample has
     two clients."""
+    # A training sample has one client at most (`Partition.deal`); test samples may have several.
     owner = np.full(len(scenario.train_set), -1, np.int64)
     for views in (scenario.train, scenario.val):
         owner[views.order] = views.holders()
     test_owner = scenario.test.owner_of(len(scenario.test_set))
+    # `owner_of` names one client for each sample: fewer owners than entries mean that a sample is shared.
     if (test_owner >= 0).sum() < len(scenario.test.order):
         raise ConfigError(f"skew {name}: some test samples belong to several clients; they cannot look like each's")
     return replace(

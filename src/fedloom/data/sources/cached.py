@@ -126,6 +126,7 @@ class CachedSource(Source):
     def cache_keys(self) -> dict[str, Any]:
         """Return the values that identify the cache entry, in addition to the files' sizes and times."""
         values = {name: getattr(self, name) for name in type(self).model_fields if name not in self.uncached_keys}
+        # Absolute: the same relative path is another file in another working folder.
         plain = {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in values.items()}
         return plain | {"source": f"{type(self).__module__}.{type(self).__qualname__}"}
 
@@ -218,6 +219,7 @@ class ImageSource(CachedSource):
         are."""
         if moments is None:
             return splits
+        # Real numbers reach 1, unless `white` says otherwise, as for pictures with more than 8 bits.
         brightest = 255.0 if splits.train.x.dtype == torch.uint8 else 1.0
         white = brightest if splits.train.white is None else splits.train.white
         channels = splits.train.input_shape[0]
@@ -244,6 +246,7 @@ def training_moments(train: Dataset) -> tuple[list[float], list[float]] | None:
 def _splits_of_entry(entry: CacheEntry) -> Splits:
     meta = entry.meta
 
+    # No check here: `checked_splits` passed these samples before they were written, and checksums tell damage.
     def dataset(name: str) -> Dataset:
         x, y = (torch.from_numpy(entry.arrays[f"{name}.{key}"]) for key in "xy")
         domain = entry.arrays.get(f"{name}.domain")

@@ -98,6 +98,7 @@ class _Cifar(PublishedImages):
         children = {child.name for child in root.iterdir()} if root.is_dir() else set()
         if children.isdisjoint(self.pickle_names):
             return False
+        # A folder may hold both versions; the pickle is refused where no other file can be read.
         return not any(has_layout(root, *layout) for layout in self.layouts())
 
     def names_to_read(self, files: Files) -> list[str] | None:
@@ -108,6 +109,7 @@ class _Cifar(PublishedImages):
             return parse_class_folders(files, 32, 3, allocate, classes=self.class_names)
         contents = dict(files.read_each([*self.train_names, self.test_name]))
         records = {name: self._records(raw, files.display_name(name)) for name, raw in contents.items()}
+        # In the order of the names, because an archive yields its members in another.
         train = self._samples(np.concatenate([records[name] for name in self.train_names]))
         return ParsedSplits(str(files.path), train, self._samples(records[self.test_name]), self.class_names)
 
@@ -152,7 +154,7 @@ class CIFAR100(_Cifar):
     checksums: ClassVar[dict[str, str]] = {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"}
     published = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
     class_names = CLASSES
-    label_bytes = 2
+    label_bytes = 2  # the coarse label, then the fine one
     binary_folder = "cifar-100-binary"
     pickle_names = ("cifar-100-python", "cifar-100-python.tar.gz", "meta")
     train_names = ("train.bin",)
@@ -188,6 +190,7 @@ class FC100(CIFAR100):
         return self._cifar100().files()
 
     def load(self) -> Splits:
+        # `limit` counts images of the base classes, so `_cifar100` loads all.
         splits = fc100(self._cifar100().load(), self.novel)
         splits = self.normalised(splits, training_moments(splits.train))
         return splits if self.limit is None else replace(splits, train=splits.train.head(self.limit))

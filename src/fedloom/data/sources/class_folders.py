@@ -207,6 +207,7 @@ def _classes_below(
     folder_names = sorted(set(folders))
     if not folder_names:
         raise DataError(f"{origin}: no pictures in class folders{f' below {below}/' if below else ''}")
+    # Python reads bytes of a name that are not UTF-8 as these lone surrogates (PEP 383).
     not_utf8 = next((name for name in folder_names if any("\udc80" <= sign <= "\udcff" for sign in name)), None)
     if not_utf8 is not None:
         raise DataError(f"{origin}: the name of class folder '{printable(not_utf8)}' is not UTF-8; rename it")

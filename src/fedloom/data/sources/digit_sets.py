@@ -112,7 +112,7 @@ def _parse_libsvm(packed: bytes, label: str) -> ParsedSamples:
     for row, line in enumerate(lines):
         try:
             first, *pairs = line.split()
-            labels[row] = int(float(first)) - 1
+            labels[row] = int(float(first)) - 1  # LIBSVM's format allows 7.0
             index, value = zip(*(pair.split(":") for pair in pairs), strict=True)
             place = np.array(index, np.int64) - 1
             if place.min() < 0:
@@ -122,6 +122,7 @@ def _parse_libsvm(packed: bytes, label: str) -> ParsedSamples:
             raise DataError(f"{label}: line {row + 1} is not 'label index:value ...' with 1 .. 256 ({error})") from None
     if not (np.abs(values) <= 1).all():
         raise DataError(f"{label}: values outside -1 .. 1; need LIBSVM's scaling")
+    # Rounded down, as in torchvision's USPS.
     return ParsedSamples(((values + 1) / 2 * 255).astype(np.uint8).reshape(-1, 16, 16), labels)
 
 
@@ -191,6 +192,7 @@ class Rendered(ImageSource):
 @lru_cache(maxsize=1)
 def _find_fonts() -> list[Path]:
     folder = package_folder("rendered", "matplotlib", "matplotlib", "fonts") / "mpl-data" / "fonts" / "ttf"
+    # The two Display fonts hold symbols of formulas, but no digits.
     fonts = [path for path in sorted(folder.glob("DejaVu*.ttf")) if "Display" not in path.name]
     if not fonts:
         raise DataError(f"source rendered: no DejaVu fonts in {folder}; reinstall matplotlib")

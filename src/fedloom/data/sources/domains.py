@@ -64,6 +64,7 @@ class JoinedSources(ImageSource):
         try:
             names = list(self.domain_sources())
         except ValidationError as error:
+            # The part's first problem in one line: pydantic would put its whole report into ours.
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise ValueError(f"key '{where}' of a part = {first['input']!r}: {first['msg']}") from None
@@ -219,6 +220,7 @@ class Blended(ImageSource):
             left_edge, right_edge = (0, border) if part == 0 else (border, width)
             top = int(rng.integers(height - self.size + 1))
             left_column = int(rng.integers(left_edge, right_edge - self.size + 1))
+            # Signed, because the difference of two bytes may be negative.
             patch = photograph[:, top : top + self.size, left_column : left_column + self.size].astype(np.int16)
             blended[row] = np.abs(patch - digits[row % len(x)])
         return ParsedSamples(blended, np.tile(data.y.numpy(), self.copies))

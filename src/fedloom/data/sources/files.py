@@ -171,7 +171,7 @@ class _Archive(Files):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        require_regular(path)
+        require_regular(path)  # opening a pipe would wait for a writer
         self._skipped = 0
         self._folders: list[str] = []
         try:
@@ -231,6 +231,7 @@ class _Zip(_Archive):
         self._folders = [member.filename.rstrip("/") for member in stored if member.is_dir()]
         if any(member.flag_bits & ENCRYPTED for member in members):
             raise DataError(f"{self.path}: is encrypted; unpack it, and give the folder")
+        # A zip made on Unix has the file's mode in the upper half of these attributes.
         plain = [member for member in members if not stat.S_ISLNK(member.external_attr >> 16)]
         self._skipped = len(members) - len(plain)
         return [member.filename for member in plain]
@@ -255,6 +256,7 @@ class _Tar(_Archive):
     def _read(self, members: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         remaining = set(members)
         with tarfile.open(self.path) as archive:
+            # In the archive's order: each step back would unpack a compressed one from its start again.
             for member in archive:
                 name = member.name.removeprefix("./")
                 if member.isfile() and name in remaining:
@@ -285,6 +287,7 @@ def verify_md5(paths: Iterable[Path], published: dict[str, str]) -> None:
         if expected is None:
             continue
         with path.open("rb") as stream:
+            # Builds of Python for FIPS refuse MD5 that is not declared as `usedforsecurity=False`.
             digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         if digest != expected:
             advice = "fetch it again, or set scenario.verify=false if you changed it"

@@ -238,12 +238,14 @@ class _DomainFolders(PublishedImages):
 
     def _rows(self, labels: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
         domain = self.domain_names[number]
+        # A stream for each domain: its split does not depend on how many samples the others have.
         train, test = stratified_split(labels, _TEST_SHARE, np.random.default_rng([0, number]), domain)
         return first_rows(train, self.per_domain, domain), test
 
     def _listed(self, files: Files, name: str) -> LabelledFiles:
         listed = []
         for number, line in enumerate(files.lines(name), 1):
+            # From the right, because the name of a file may hold spaces.
             picture = line.strip().rpartition(" ")[0]
             parts = picture.split("/")
             if len(parts) < 3:

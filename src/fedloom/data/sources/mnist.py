@@ -33,7 +33,7 @@ def parse_idx(raw: bytes, label: str) -> np.ndarray:
     if label.endswith(".gz"):
         try:
             with gzip.open(io.BytesIO(raw)) as stream:
-                head = stream.read(4 + 4 * 255)
+                head = stream.read(4 + 4 * 255)  # the longest header: a magic number and 255 sizes
             require_memory(_stated_size(head), label)  # before it is unpacked: a few bytes may become gigabytes
             with gzip.open(io.BytesIO(raw)) as stream:
                 raw = stream.read(_stated_size(head) + 1)

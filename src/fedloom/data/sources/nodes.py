@@ -141,6 +141,7 @@ class Nodes(Source):
         prefixes = {name[: end + 1] for name in data.features for end in _equals(name)}
         x, agreed = torch.zeros(len(data), *self.input_shape), set[str]()
         for position, name in enumerate(self.features or ()):
+            # Columns and words may hold "="; of the columns that fit, the longest is meant.
             columns = [name[: end + 1] for end in _equals(name) if name[: end + 1] in prefixes]
             agreed.update(columns[-1:])
             if name in positions:
@@ -164,6 +165,7 @@ class Nodes(Source):
             class_list, twin = ", ".join(self.classes)[:200], twin_of(unknown, self.classes)
             hint = "" if twin is None else f"; write '{twin[:40]}'"
             raise DataError(f"{origin}: class '{unknown[:40]}' is none of the federation's: {class_list}{hint}")
+        # -1 is never taken: classes without a sample here may have any name.
         return torch.tensor([rank.get(name, -1) for name in data.classes])[data.y]
 
 

@@ -55,6 +55,7 @@ def read_npz(path: Path, keys: Sequence[str] = _KEYS) -> dict[str, np.ndarray]:
 def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     """Raise `ValueError` for an array whose header does not fit the size of its data."""
     with archive.open(member) as stream:
+        # Six bytes of magic, two of the version, then the header's length: two bytes in version 1, else four.
         start = stream.read(12)
     is_version_one = start[6:7] == b"\x01"
     length = int.from_bytes(start[8:10] if is_version_one else start[8:12], "little")
@@ -68,6 +69,7 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
         except Exception as error:  # numpy has no one kind of error for headers that are no Python values
             raise ValueError(f"{member.filename}: {error}") from None
         stated, held = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
+    # The data of an object array are a pickle of any size; `np.load` refuses it later.
     if not dtype.hasobject and (stated != held or min(shape, default=0) < 0):
         raise ValueError(f"{member.filename} states shape {shape} of {dtype}, {stated:,} bytes, and holds {held:,}")
 

@@ -307,6 +307,7 @@ def splits_from(data: Any) -> Splits:
     """Recognise the data passed to `fedloom.scenario` by their type. Raises `DataError` for unsupported types."""
     if isinstance(data, Splits):
         return data
+    # By the module's name, because importing datasets takes long, and it may not be installed.
     if type(data).__module__.partition(".")[0] == "datasets":
         return from_huggingface(data)
     if is_pair(data):

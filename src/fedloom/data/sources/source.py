@@ -87,6 +87,7 @@ class Source(BaseModel):
     @model_serializer(mode="wrap")
     def _leave_out_added_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = type(self).model_fields
+        # `vars` finds the keys that each class adds; an attribute would find those of the last class alone.
         added_keys = {key for base in type(self).__mro__ for key in vars(base).get("keys_added_later", ())}
         at_default = {key for key in added_keys if getattr(self, key) == fields[key].default}
         return {key: value for key, value in serialize(self).items() if key not in at_default}
@@ -140,6 +141,7 @@ def stratified_split(
     share, rounded by largest remainder. labels: [n], integers. Raises `DataError`, with the set as origin, if a part is
     empty."""
     present, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    # The small number keeps a product such as 0.07 * 100 from being rounded up by its last digit.
     total = math.ceil(share * len(labels) - 1e-9)
     if not 0 < total < len(labels):
         raise DataError(f"{origin}: {len(labels)} samples cannot be split into training and test parts")

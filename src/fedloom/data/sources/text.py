@@ -187,6 +187,7 @@ def read_tsv(
 def _rows(files: Files, name: str, separator: str) -> Rows:
     """Return (label, text) of each line; a first line of three columns makes them label, file, text."""
     text = utf8(files.read(name), files.display_name(name))
+    # Not `splitlines`: texts may hold form feeds and Unicode's line separators, which end no line here.
     ends = "\n" if "\n" in text else "\r"
     lines = [line for line in text.split(ends) if line.strip()]
     columns = min(3, lines[0].count(separator) + 1) if lines and separator == "\t" else 2

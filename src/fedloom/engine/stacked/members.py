@@ -64,6 +64,7 @@ def _same(a: Leaf, b: Leaf) -> bool:
         return True
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return bool(a == b)
+    # The same memory, as clients of one payload have it: no values need be compared.
     where = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
     return where or torch.equal(a, b)
 

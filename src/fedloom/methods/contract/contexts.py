@@ -54,6 +54,7 @@ class Task:
     def of(net: Net, **facts: Any) -> Task:
         """The task of a run that starts from the weights of `net`; the other facts by name."""
         return Task(
+            # A copy, because clients train in the net's own tensors.
             init=clone(tree_of(net)),
             roles=net.roles(),
             feature_dim=getattr(getattr(net, "head", None), "in_features", 0),

@@ -107,6 +107,7 @@ class OptimizerSpec:
 
     def lr_in(self, round_: int) -> float:
         """The learning rate of a round; rounds count from 1."""
+        # Round 0, the opening one, has the rate of round 1.
         return self.lr * self.decay ** max(0, round_ - 1)
 
 

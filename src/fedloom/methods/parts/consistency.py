@@ -19,6 +19,7 @@ def class_relations(weight: Tensor, *, relu: bool = False) -> Tensor:
 def softmax_linearised(weight: Tensor, reference: Tensor) -> Tensor:
     """Return `class_relations` to first order around the reference: linear in `weight`, same value and gradient."""
     relations, step = class_relations(reference), weight - reference
+    # The change of w w^T without the product of two steps, then the softmax's Jacobian p (v - p . v) by row.
     change = reference @ step.T + step @ reference.T
     return relations + relations * (change - (relations * change).sum(1, keepdim=True))
 
@@ -34,6 +35,7 @@ def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor | None) -
     scalar."""
     difference = relations - soft_labels
     counted = difference if rows is None else torch.where(rows.unsqueeze(1), difference, 0.0)
+    # Over all C^2 entries, as printed, however many rows count.
     return counted.square().mean()
 
 

@@ -23,6 +23,7 @@ def _other_weights(task: fm.Task, number: int) -> fm.Tree:
         return task.fresh(-1 - number)
     rng, trained = task.streams.numpy("first models", 0, number), task.names(fm.TRAINABLE) - task.frozen
     weights = dict(task.init)
+    # In the net's order: that of a set differs from process to process, and so would the draws.
     for name in (name for name in task.init if name in trained):
         value = task.init[name]
         noise = torch.from_numpy(rng.standard_normal(value.shape)).to(value)

@@ -90,6 +90,7 @@ class FineTuned(fm.Method):
 
     def adapt(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         rate = ctx.lr if self.tuning_options.lr is None else self.tuning_options.lr
+        # No further decay: `ctx.lr` is the rate of this round, and a rate of the options is meant as it is.
         optimizer = replace(ctx.task.optimizer, lr=rate, decay=1.0)
         options, server = self.tuning_options, self.server_init(fm.ServerContext(ctx.task, 0))
         predictor = self._global_predictor(ctx.task, server)

@@ -32,6 +32,7 @@ class ReadingError(DataError):
         super().__init__(f"{problem}; {advice}")
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # By default pickle passes the joined text as the only argument, and errors cross processes as pickles.
         return type(self), (self.problem, self.advice, self.without_keys)
 
 
@@ -141,6 +142,7 @@ class Column:
         """Tell whether these are whole numbers, even if a program wrote them as floats."""
         if self.words is not None or self.values.dtype.kind in "iu":
             return self.words is None
+        # From 2**53 on every float is whole, which says nothing about the column.
         small = self.values.dtype.kind == "f" and bool((np.abs(self.values.astype(np.float64)) < 2**53).all())
         return small and bool((self.values == np.floor(self.values)).all())
 
@@ -209,6 +211,7 @@ def read_texts(values: pa.ChunkedArray, name: str, path: Path, cell_format: Cell
     cell_format. Raises `DataError` for long texts, line breaks and control characters."""
     import pyarrow as pa
 
+    # 64-bit offsets, because the texts of all chunks together may pass 2 GiB.
     encoded = values.cast(pa.large_string()).combine_chunks().dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     longest = max(map(len, texts), default=0)
@@ -262,6 +265,7 @@ def _numbers(values: pa.ChunkedArray, name: str, cell_format: CellFormat) -> Col
     import pyarrow.compute as pc
 
     missing = np.asarray(values.is_null().to_numpy()) if values.null_count else None
+    # Filled first: with nulls, pyarrow would turn integers into floats, which lose digits beyond 2**53.
     filled = pc.fill_null(values, False if str(values.type) == "bool" else 0) if values.null_count else values
     stored = np.asarray(filled.to_numpy())
     absence: Literal["null", "nan"] = "null"

@@ -133,6 +133,7 @@ def as_known(texts: Column, vocabulary: Collection[str], cell_format: CellFormat
     absent = [name not in vocabulary and (_number_name(name, cell_format) or name) in marks for name in names]
     present = sorted({name for name, is_absent in zip(names, absent, strict=True) if not is_absent})
     rank = {name: code for code, name in enumerate(present)}
+    # The last code is for cells that are missing already.
     codes = np.array([-1 if lacks else rank[name] for name, lacks in zip(names, absent, strict=True)] + [-1], np.int64)
     values = codes[texts.values if texts.missing is None else np.where(texts.missing, len(words), texts.values)]
     return replace(texts, values=values, words=tuple(present), missing=values < 0 if (values < 0).any() else None)

@@ -238,6 +238,7 @@ def table_rows(
     kind = Parquet if path.suffix == ".parquet" else Csv
     keys = {key: value for key, value in (reading or {}).items() if key in kind.model_fields}
     try:
+        # Without validation: the keys come from a run that was valid, and new rows need no label.
         return _rows(kind.model_construct(path=path, label="", **keys), features, label)
     except ReadingError as error:
         raise DataError(f"{error.problem}; {error.without_keys}") from None

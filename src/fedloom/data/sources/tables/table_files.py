@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import csv
 
-_BLOCK = 2**31 - 1
+_BLOCK = 2**31 - 1  # the largest block that pyarrow takes
 _PIECE = 2**24
 _SHOWN = 3  # names in a message
 _SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "','"}
