@@ -92,6 +92,7 @@ def run(
     if is_python_object(model):
         config = parse(values)
         with reproducible_settings():
+            # Handed on to the run, because a model from Python is tried on samples, and data are read once.
             user_scenario = user_scenario or config.scenario.build(config.seed)
             model = with_user_models(model, user_scenario.train_set)
     config = parse({**values, "model": suited(model, user_scenario)})
@@ -165,6 +166,7 @@ def compare(
     sections = [scenario_section(entry) for entry in scenarios]
     if is_python_object(model):
         with reproducible_settings():
+            # A model is described for the shapes and classes of the first scenario, which no seed changes.
             data = user_scenario or parse({"scenario": sections[0]}).scenario.build(run_seed=0)
             model = with_user_models(model, data.train_set)
     values = {**keys, "model": suited(model, user_scenario), "scenario": sections}

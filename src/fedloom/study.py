@@ -200,7 +200,7 @@ def _plain(key: str, value: Any) -> Any:
         return {str(name): _plain(f"{key}.{name}", entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(key, entry) for entry in value]
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic):  # as in a list of np.arange, which YAML cannot write
         return value.item()
     if isinstance(value, Path):
         return str(value)

@@ -139,6 +139,7 @@ def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advi
     suggestions: list[Suggestion] = []
     left_out: dict[str, str] = {}
     for row in evidence.setting["rows"]:
+        # Rows come highest gain first, and diverged ones last, so no later row is better.
         if row["points"] is None or row["points"] <= 0 or len(suggestions) == LONGEST:
             break
         why = reason_against(row["method"], needs, config, scenario)

@@ -58,6 +58,7 @@ def feddw_bounds(
     first = 2 * c.gap / (rounds * double_descent)
     gain = target * classes * 2 * c.descent - classes * noise - 4 * weight
     lower, upper = _lr_window(c.smoothness, target + c.steps * variance, target, weight, classes)
+    # Eq. 22 as printed subtracts R sigma^2: with its rate, the denominator of Eq. 21 can become negative.
     printed_upper = _lr_window(c.smoothness, target - c.steps * variance, target, weight, classes)[1]
     gradient, rate = "mean over rounds of the summed squared gradient, at most", "learning rate, below"
     window = "mu <= epsilon^2 |C| / (4 L1 (epsilon + R sigma^2))"
@@ -74,6 +75,7 @@ def feddw_bounds(
             first + noise / double_descent + 4 * weight / (double_descent * classes),
             "eta < 2 / L1",
         ),
+        # As printed, |C| divides the term of the variance as well.
         "gradient_printed": PrintedBound(
             "FedDW, Theorem 3, as printed (with E = R)",
             gradient,
@@ -115,6 +117,7 @@ def hessian_of(value: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
     """
     count = weights.numel()
     matrix: Tensor = jacrev(grad(value))(weights.detach().double()).reshape(count, count)
+    # Rounding may leave the two triangles different in their last bits.
     return (matrix + matrix.T) / 2
 
 
@@ -162,6 +165,7 @@ def fedssa_bounds(
         "largest_lr": PrintedBound(
             "FedSSA, Theorem 2 (Eq. 25)",
             "learning rate, below",
+            # Eq. 25 alone lies above 2 / L1 where L1 delta^2 > 2 E sigma^2, and Theorem 2 says nothing there.
             min(largest_lr, 2 / smoothness),
             "also eta < 2 / L1",
         ),

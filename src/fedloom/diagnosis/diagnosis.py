@@ -156,7 +156,7 @@ def diagnose_scenario(
         if weights is not None:
             try:
                 profiles[when] = profile_of_scenario(scenario, weights, tree_of(weights), seed)
-            except ConfigError as error:
+            except ConfigError as error:  # labels are compared without a net as well
                 reasons.append(f"no features of the {when} net: {error}")
     labels = label_profile(scenario.class_counts(), seed)
     names = tuple(map(str, scenario.class_names))
@@ -172,6 +172,7 @@ def diagnose_config(config: RunConfig) -> Diagnosis:
 
 def diagnose_result(result: RunData) -> Diagnosis:
     """Diagnose the data of a finished run, with the features of its model before and after training."""
+    # A run in memory has what no config holds: a scenario or models that were passed as objects.
     memory = result.memory or Memory(config_of(result.config, None))
     config = memory.config
     scenario = memory.scenario or config.scenario.build(config.seed)

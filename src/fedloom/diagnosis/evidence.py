@@ -69,6 +69,7 @@ class Needs(Section):
     def unmet(self, traits: Traits) -> Iterator[str]:
         """Return the needs that a method with these traits does not meet, in words."""
         most = self.traffic if self.traffic is not None else math.inf
+        # Traffic that was not measured is above every bound; without a bound, inf > inf is false.
         traffic = math.inf if traits["traffic"] is None else traits["traffic"]
         unmet = {
             "one model for all": self.goal == "global" and "global" not in traits["yields"],

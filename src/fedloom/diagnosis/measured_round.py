@@ -135,6 +135,7 @@ def measure_round(
         if body_length > 0:
             changes = (next_features - features).norm(dim=1)
             lipschitz = max(lipschitz, float(changes.max()) / body_length)
+        # A pass over all data is the costly part, so the end of one step serves as the start of the next.
         full, features = next_full, next_features
         losses.append(loss)
     end = {name: value.to(types[name]) for name, value in tree.items()}

@@ -25,6 +25,7 @@ def diagnosis_sections(folders: Iterable[Path]) -> list[PageSection]:
             try:
                 facts = parse_json(read_file(path))
                 sections.setdefault(json_text(facts), _section(facts, len(sections) + 1))
+            # A damaged file may have any JSON in the place of an entry, and `_section` raises what it happens to meet.
             except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
                 reason = "entries are missing" if isinstance(error, LookupError) else error
                 advice = "delete it, or run `fedloom diagnose` again"

@@ -92,6 +92,7 @@ class NodeBindings:
         self._stamp = self._file_stamp()
         for client, key in ({} if keys is None else public_keys(keys)).items():
             bound = self._bindings.get(client)
+            # A first key keeps the bound disk; another key means another node, whose disk is bound when it joins.
             if bound is None or bound.key != key:
                 self._bind(client, Binding(key=key, token="" if bound is None or bound.key else bound.token))
 
@@ -132,11 +133,13 @@ class NodeBindings:
         """Check as `check` does, and bind the `client` to the `key` and the digest of the `token`."""
         self.check(client, key, token)
         bound = self._bindings.get(client)
+        # A SuperLink that checks no keys does not undo a key that was bound before.
         binding = Binding(key=key or (bound.key if bound else ""), token=_digest(token))
         if binding != bound:
             self._bind(client, binding)
 
     def _bind(self, client: int, binding: Binding) -> None:
+        # Of several changes, the binding before the first is kept: `flush` compares the file with it.
         stored, _ = self._pending.get(client, (self._bindings.get(client), binding))
         self._bindings[client], self._pending[client] = binding, (stored, binding)
 
@@ -169,6 +172,7 @@ class NodeBindings:
             status = (self._out / FILE).stat() if self._out is not None else None
         except FileNotFoundError:
             return None
+        # A file that replaces another has a different inode, even if both were written in one tick of the clock.
         return None if status is None else (status.st_ino, status.st_mtime_ns)
 
 

@@ -80,6 +80,7 @@ def _make_certificates(folder: Path, hosts: list[str]) -> None:
     )  # fmt: skip
     for name, key in (("ca.key", authority), ("server.key", server)):
         write_atomic(folder / name, _private_bytes(key, pem.PrivateFormat.PKCS8), private=True)
+    # After the keys, because `create` takes server.crt as the sign that all of them are there.
     for name, certificate in (("ca.crt", root), ("server.crt", leaf)):
         write_atomic(folder / name, certificate.public_bytes(pem.Encoding.PEM))
 

@@ -64,6 +64,7 @@ def mode_findings(file: Path) -> Iterator[Finding]:
 def require_free(port: int, host: str = "127.0.0.1") -> None:
     """Raise `ConfigError` if the port is in use."""
     with socket.socket() as sock:
+        # Otherwise the port of a server that has just ended looks used while its connections are in TIME_WAIT.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))

@@ -46,12 +46,14 @@ def run_in_process(
         folder = temporary if states is None else states
         clients = config.scenario.clients if scenario is None else nodes_of_scenario(scenario)
         first = Node(config, 0, Path(folder), scenario, node_file(data, 0))
+        # A worker holds the data, so nodes share it only where they have one scenario in common.
         template = first if data is None else None
         nodes = {0: first} | {
             client: Node(config, client, Path(folder), scenario, node_file(data, client), template)
             for client in range(1, clients)
         }
         if data is not None:
+            # Read now, or data that cannot be used would be a FederationError when their node joins.
             for node in nodes.values():
                 node.require_data()
         tests, transport = server_file(data), InProcessTransport(nodes)

@@ -55,7 +55,7 @@ class StateStore:
         if not file.exists():
             write_atomic(file, secrets.token_hex(8), private=True)
         with open_to_read(file) as stream:
-            token = stream.read(_TOKEN + 1).decode("ascii", "replace")
+            token = stream.read(_TOKEN + 1).decode("ascii", "replace")  # one more shows a file that is too long
         if len(token) != _TOKEN or set(token) - set("0123456789abcdef"):
             raise DataError(
                 f"{file}: damaged, because a token has {_TOKEN} hexadecimal digits; delete the file, and let the "
@@ -111,6 +111,7 @@ class Node:
         if not 0 <= client < clients:
             raise ConfigError(f"client {client}: this config has clients 0 .. {clients - 1}; set partition-id to one")
         self.fingerprint = config.fingerprint()
+        # A cache of this instance: as a decorator of the method it would keep all nodes alive.
         self._worker = functools.lru_cache(maxsize=1)(self._build_worker)
 
     def require_data(self) -> None:

@@ -237,6 +237,7 @@ def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> 
     deviations = np.sqrt(squares / np.array([max(1, reported[k].samples) for k in clients])[:, None])
     centre = np.median(means, axis=0)
     spread = np.median(np.sqrt(deviations**2 + (means - centre) ** 2), axis=0)
+    # A feature that is constant for most clients has no usual deviation, and only absurd values are refused.
     unit = np.where(spread > 0, spread, 1e6 * np.maximum(1.0, np.abs(centre)) / FARTHEST)
     refused = {}
     for name, values in (("mean", np.abs(means - centre)), ("deviation", deviations)):
@@ -255,6 +256,7 @@ def pool_moments(reported: Collection[ClientMoments]) -> Scale:
     samples = np.array([client.samples for client in reported], np.float64)[:, None]
     means, squares = (np.array([getattr(client.moments, key) for client in reported]) for key in ("mean", "squares"))
     mean = (samples * means).sum(0) / samples.sum()
+    # The mean of equal numbers may differ from them in its last bit, which would give a constant feature a deviation.
     mean = np.where((means == means[0]).all(0), means[0], mean)
     variance = (squares + samples * (means - mean) ** 2).sum(0) / samples.sum()
     return Scale(mean=tuple(mean.tolist()), std=tuple(np.where(variance > 0, np.sqrt(variance), 1.0).tolist()))

@@ -257,6 +257,7 @@ def connection_findings(
         yield Finding("address", "error", str(problem))
         return
     try:
+        # Resolved first, because a wrong name and a silent server need different advice.
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     except (OSError, UnicodeError) as problem:
         reason = getattr(problem, "strerror", None) or "it is no host name"

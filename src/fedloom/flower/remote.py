@@ -91,6 +91,7 @@ class RemoteEngine(Engine):
         self._bound_uploads(requested, results, samples)
         self._require_enough(requested, len(results))
         while results:
+            # Popped, so this engine keeps no upload that the caller has dropped.
             yield results.pop(next(iter(results)))
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:

@@ -68,6 +68,7 @@ def serve(
             f"{config.method} trains on the pooled data of all clients, which a federation never moves; run it in "
             "simulation (fedloom run)"
         )
+    # Nodes keep their newest three states, and a server that resumes needs the states of its checkpoint's round.
     every_round = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))
     config = config.model_copy(update={"checkpoint": every_round})
     identity = JoinRequest(run=_name(out), fingerprint=config.fingerprint(), version=__version__)
@@ -121,7 +122,7 @@ def serve(
 
     try:
         return run(config, scenario=scenario, out=out, existing="resume", callbacks=watchers, engine_factory=engine)
-    except BaseException as error:
+    except BaseException as error:  # Ctrl-C is no Exception, and the status must tell of it as well
         status.set_failed(error)
         raise
 

@@ -169,6 +169,7 @@ class StatusWriter(Callback):
 
     def record_round(self, client: int, round_: int) -> None:
         """Report that a client's result of a round was accepted."""
+        # Not written at once: a round of thousands of clients would write the file as often.
         for node in self.status.nodes:
             if node.client == client:
                 node.round = round_
@@ -217,7 +218,7 @@ def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[],
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
         raise ConfigError("prometheus-client is not installed; pip install 'fedloom[prometheus]'") from None
-    read_status(run)
+    read_status(run)  # a wrong folder is an error now, and not at the first scrape
     require_free(port, host)
 
     class Collector:

@@ -50,6 +50,7 @@ def executable(name: str) -> str:
 def free_ports(count: int) -> list[int]:
     """Return unused ports of the loopback."""
     with contextlib.ExitStack() as stack:
+        # All stay open until the last port is known, or the system could give one of them twice.
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:
             sock.bind(("127.0.0.1", 0))
@@ -109,6 +110,7 @@ class ChildProcesses:
 
     def close(self) -> None:
         """End all processes and their descendants."""
+        # Before the first signal: a process whose parent has ended belongs to another one, and would not be found.
         pids = {pid for process in self._all for pid in family(process.pid)}
         for process in self._all:
             if process.poll() is None:
@@ -274,6 +276,7 @@ def up(
     ):
         process, has_ended = federation.run(out), False
         with federation.processes.log("run").open("rb") as log:
+            # The log is appended to, so it begins with the lines of earlier calls.
             log.seek(0, os.SEEK_END)
             while not has_ended:
                 time.sleep(0.2)

@@ -50,6 +50,7 @@ class _MessageFacts(_Facts):
         return Message(self.model_dump_json(), body)
 
 
+# Read before its handler is known; the handler reads the message again, as the kind that refuses unknown keys.
 class Request(_MessageFacts, extra="ignore"):
     """The facts of every request from the server to a node.
 
@@ -212,6 +213,7 @@ def read(message: Message, kind: type[F], limit: int = MAX_FACTS) -> F:
 def read_reply(message: Message, kind: type[F], limit: int = MAX_FACTS) -> F | ErrorReply:
     """Read the reply of one `kind` in a `message`, or the node's error. Raises as `read`."""
     try:
+        # The error first: for an unreadable reply, the second attempt names the fields of the expected kind.
         return read(message, ErrorReply, limit)
     except MessageError:
         return read(message, kind, limit)

@@ -93,6 +93,7 @@ def copy_weights(federation: Federation, client: int | None = None) -> Tree:
     if kind not in offered:
         advice = "name a client" if client is None else "leave the client out"
         raise ConfigError(f"weights: {federation.method.name()} has no {kind} model; {advice}")
+    # copy=True: weights that are on the CPU already would otherwise be those that the next round changes.
     return {name: value.detach().to("cpu", copy=True) for name, value in offered[kind].tree.items()}
 
 

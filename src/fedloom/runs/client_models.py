@@ -133,6 +133,7 @@ class ClientModelKeeper:
         if observed is None:
             return 0.0
         began, round_, states = time.perf_counter(), observed.ctx.round, self._federation.states
+        # Here and not in `observe`, because a round stores its clients' states after the observers have looked.
         of_participants = {client: states[client] for client in observed.uploads if client in states}
         kept = KeptRound(round_, observed.before, observed.after, observed.uploads, of_participants)
         size = sum(map(wire_size, [kept.before, kept.after, *kept.uploads.values(), *kept.states.values()]))

@@ -45,6 +45,7 @@ class EarlyStopping(Callback):
         self._rows += [row for row in rows if row["split"] == "val" and row["client"] is None]
         rounds, values = curve(self._rows, self._settings.measure, "val")
         if not rounds:
+            # With `evaluation.every`, a round without tests says nothing of the data.
             if any(row["split"] == "test" for row in rows):
                 raise ConfigError("early stopping: there is no validation data; set scenario.val above 0")
             return None
@@ -52,6 +53,7 @@ class EarlyStopping(Callback):
         best, tests_since_best, best_round = -math.inf, 0, 0
         for round_, value in zip(rounds, values, strict=True):
             tests_since_best += 1
+            # NaN is no improvement, so a run that diverged ends as well.
             if sign * value > best + self._settings.min_delta:
                 best, tests_since_best, best_round = sign * value, 0, round_
         if tests_since_best < self._settings.patience:

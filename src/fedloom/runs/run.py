@@ -368,6 +368,7 @@ class _Run(Generic[R]):
             self.folder.write_parquet(self.rows)
             if any(self.tests.client_details.values()):
                 self.folder.write_json(CLIENTS_FILE, self.tests.client_details, indent=None)
+            # Last, because a folder with a summary counts as finished.
             self.folder.write_summary(numbers)
         path = self.folder.path if self.folder else None
         more: dict[str, Any] = {"client_details": self.tests.client_details, "drift_rounds": self.drift.rounds}

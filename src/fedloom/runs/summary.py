@@ -82,6 +82,7 @@ def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "accuracy": accuracy_by_selection[config.evaluation.select],
         **{f"{selection}_accuracy": accuracy for selection, accuracy in accuracy_by_selection.items()},
+        # None says that the run diverged (`has_diverged`), because JSON has no NaN.
         "test_loss": losses[-1] if math.isfinite(losses[-1]) else None,
     }
 
@@ -144,6 +145,7 @@ def _newcomers(federation: Federation, rows: Sequence[Row], zero_shot_note: str 
 
 def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
     seconds = {name: round(total_over_rounds(rows, f"seconds_{name}"), 3) for name in SECONDS}
+    # The total of a round is logged before its checkpoint, whose time is therefore added here.
     seconds["total"] = round(seconds["total"] + seconds["checkpoint"], 3)
     samples = total_over_rounds(rows, "samples")
     return {

@@ -87,6 +87,7 @@ class MLflow(Tracker):
         earlier_runs = self._client.search_runs([experiment], filter_) if first_round > 1 else []
         if earlier_runs:
             self._run_id = earlier_runs[0].info.run_id
+            # Every round logs its bytes, so they tell which rounds are there.
             logged = {metric.step for metric in self._client.get_metric_history(self._run_id, "system/bytes_up")}
             for round_, rows in self.earlier_rows(first_round).items():
                 if round_ not in logged:
@@ -155,8 +156,8 @@ class WandB(Tracker):
             config=config.resolved(),
             dir=str(self.folder),
             mode=self.mode,
-            resume="allow" if self.mode == "online" else None,
-            reinit="create_new",
+            resume="allow" if self.mode == "online" else None,  # W&B resumes no offline run
+            reinit="create_new",  # the default may return an unfinished run of another config
         )
         for round_, rows in self.earlier_rows(first_round).items():
             if round_ >= self._run.step:  # not logged yet

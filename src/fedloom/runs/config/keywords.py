@@ -105,6 +105,7 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     dealt: dict[str, Any] = {}
     if splits is not None and splits.owner_count and keys.get("partition", "natural") == "natural":
         dealt = {"partition": "natural", "clients": splits.owner_count}
+    # A key that only a partition knows, as alpha, selects the default partition of the config, dirichlet.
     elif keys.keys() <= {*ScenarioConfig.model_fields, *SOURCES.get(named["source"]).model_fields}:
         dealt = {} if named["source"] == Nodes.kind else {"partition": "iid"}
     described = parse({"scenario": {**named, **dealt, **keys}}).scenario

@@ -69,6 +69,7 @@ def matching_keys(name: str) -> list[ConfigKey]:
 
 def keys_by_part(keys: Sequence[ConfigKey]) -> dict[str, list[ConfigKey]]:
     """Return the keys of each part, `""` for those of every run."""
+    # `config_keys` lists the keys of a part one after another, as groupby needs them.
     return {part: list(group) for part, group in groupby(keys, lambda key: key.part)}
 
 

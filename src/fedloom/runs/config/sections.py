@@ -157,6 +157,7 @@ class EvaluationConfig(Section):
                 f"evaluation.protocol = {short_repr(values['protocol'])}: the first of evaluation.protocols, "
                 f"{listed[0]!r}, is the main one; leave evaluation.protocol out"
             )
+        # A single listed protocol is kept as `protocol` alone: both spellings have one fingerprint.
         return {**values, "protocol": listed[0], "protocols": listed if len(listed) > 1 else ()}
 
     @model_validator(mode="after")

@@ -56,6 +56,7 @@ def head_figures(
             continue
         counts = torch.stack([class_counts(client).double() for client in updates.clients])
         growth = lengths / before.norm(dim=2)
+        # NaN marks the clients on the other side of `held`, which nanmean leaves out.
         for held, word in ((counts > 0, "held"), (counts == 0, "missing")):
             values += _by_label(f"head_turn_{word}", torch.where(held, turns, torch.nan).nanmean(0), name)
             values += _by_label(f"head_growth_{word}", torch.where(held, growth, torch.nan).nanmean(0), name)
@@ -98,6 +99,7 @@ def _between_clients(name: str, clients: Sequence[int], rows: Tensor, held: Tens
         for second in compared[:i]:
             common = held[first] & held[second]
             scale = (lengths[first] + lengths[second]) / 2
+            # The bound only avoids a division by zero: `usable` leaves out pairs of rows that are both zero.
             apart = (rows[first] - rows[second]).norm(dim=1) / scale.clamp(min=1e-30)
             usable = common & (scale > 0)
             sums, pairs = sums + torch.where(usable, apart, 0.0), pairs + usable
@@ -175,6 +177,7 @@ class DriftObserver:
         add(lambda: drift_updates.server_figures(observed))
         if (decomposition := self._decomposition) is not None and decomposition.is_due(observed.ctx.round):
             add(lambda: decomposition.figures(observed))
+        # drift.jsonl takes finite numbers and null alone.
         finite = [v if v.value is None or math.isfinite(v.value) else v._replace(value=None) for v in values]
         self.latest = DriftRound(observed.ctx.round, finite, notes)
         self.seconds = time.perf_counter() - started

@@ -164,6 +164,7 @@ def _received(payload: Record, entry: str, tree: Tree) -> Tree | None:
 
 def _cosine(product: float, first: float, second: float) -> float | None:
     value = ratio(product, first * second)
+    # Rounding may leave a cosine just outside its range.
     return None if value is None or math.isnan(value) else max(-1.0, min(1.0, value))
 
 
@@ -190,6 +191,7 @@ class MeanWeights:
 
     def noting(self, method: Method) -> Method:
         """Return a copy of a method that computes the same, and whose means are noted here. Earlier notes are lost."""
+        # `plain` is bound to the original, so the copy's `mean` does not call itself.
         self._calls, recorder, plain = {}, copy.copy(method), method.mean
         self._replaced = type(method).reduce is not Method.reduce
 

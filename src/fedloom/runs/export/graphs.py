@@ -141,7 +141,7 @@ def _difference(module: nn.Module, scores: Callable[[Tensor], Tensor], metadata:
             reference, computed = module(samples), scores(samples)
         bound = TOLERANCE * max(1.0, float(reference.abs().max()))
         difference = float((computed - reference).abs().max()) if computed.shape == reference.shape else float("inf")
-        if not difference <= bound:
+        if not difference <= bound:  # NaN is refused as well
             raise ConfigError(
                 f"model {title}: scores of a batch of {len(samples)} differ by {difference:.1e} from the module's, "
                 f"allowed are {bound:.1e}; nothing was written, {_without_graph(metadata)}"

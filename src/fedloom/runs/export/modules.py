@@ -149,6 +149,7 @@ def write(metadata: ExportMetadata, raw: bytes, path: Path) -> Path:
     file, digest = metadata_path(path), hashlib.sha256(raw).hexdigest()
     described = metadata.model_copy(update={"format": format_of(path), "weights": path.name, "sha256": digest})
     try:
+        # An export that is cut off between the two has no metadata, or another sha256, and `read` says so.
         write_atomic(path, raw)
         write_atomic(file, described.model_dump_json(indent=1) + "\n")
     except OSError as error:
@@ -256,6 +257,7 @@ def module_of(
     """Return the predictor as a module in evaluation mode, made of `net`: the plain model, or a method's prediction."""
     load_tree(net, predictor.tree)
     unfreeze_buffers(net)
+    # `module_of_metadata` builds the plain net, whose head has a bias: zeros stand for the one that was not trained.
     if not blueprint.head_bias:
         restore_head_bias(net, dataclasses.replace(blueprint, head_bias=True).build(Streams(0)))
     net.eval()

@@ -75,6 +75,7 @@ class RunAtCheckpoint:
 
     def model(self, client: int | None, at: RoundSelection) -> tuple[nn.Module, ExportMetadata, ModelSource | None]:
         """Return the server's or a client's model with its metadata. Raises `ConfigError` if it does not exist."""
+        # NumPy's integers are numbers of clients; True and False are not, although they have __index__ as well.
         if client is not None and (isinstance(client, bool) or not hasattr(client, "__index__")):
             raise ConfigError(f"client = {short_repr(client)}: need a client's number, or None for the server's model")
         if client is not None and not 0 <= client < self.clients:
@@ -85,6 +86,7 @@ class RunAtCheckpoint:
             predictor = self._predictor(client)
             module, forward = module_of(net, predictor, blueprint, self.method)
         except (RecordError, LookupError, RuntimeError) as error:
+            # Without a checkpoint on disk there is no file to blame.
             if self.checkpoint.path is None:
                 raise
             raise misfit_error(self.checkpoint, error) from error
@@ -116,6 +118,7 @@ class RunAtCheckpoint:
                 raise ConfigError(f"{name} has no global model: name a client, 0 to {self.clients - 1}")
             return offered["global"]
         facts, states = self.context(client), self.checkpoint.states
+        # Not `client in states`: a Mapping tests that by a look-up, which reads the client's state from the disk.
         state = states[client] if client in set(states) else self.method.client_init(facts)
         if kept_since(state) is not None:
             raise ConfigError(f"client = {client}: its personal model stays on its own node, the server never has it")
@@ -126,6 +129,7 @@ class RunAtCheckpoint:
 
     def context(self, client: int) -> ClientContext:
         """Return a client's context, from scenario.json or else from the data."""
+        # scenario.json has the counts of the first `PICTURED_CLIENTS` clients alone.
         if client < len(self.counts):
             counts = torch.tensor(self.counts[client], dtype=torch.int64)
         else:

@@ -142,6 +142,7 @@ def _read_sample(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
     if expected.ids is not None:
         if not expected.words:
             raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
+        # From 2 on, as in training: 0 is padding, and 1 stands for all unknown words.
         token_ids = {word: number for number, word in enumerate(expected.words, 2)}
         text = utf8(read_regular(path), str(path))
         return torch.from_numpy(encode([text], token_ids, expected.shape[0], infer_tokens(expected.words)))

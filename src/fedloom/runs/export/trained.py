@@ -90,6 +90,7 @@ class Trained:
         tree = self.module.state_dict()
         if self.metadata.architecture.forward == "method":
             self._refuse_what_a_file_lacks(tree)
+        # clone: safetensors refuses tensors that share memory, as those of tied layers do.
         plain = {name: value.detach().cpu().clone().contiguous() for name, value in tree.items()}
         return metadata_file.write(self.metadata, safetensors_bytes(plain, {"format": "pt"}), path)
 

@@ -83,7 +83,7 @@ def save(
         kept = round_ == best_round or (for_rewind and is_kept_for_rewind(round_, checkpoint.round))
         # newer ones could not be used when the run resumed, so it went back
         if round_ > checkpoint.round or (old in stale and not kept):
-            shutil.rmtree(old, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)  # the next save tries again
     return target, sha256
 
 
@@ -170,6 +170,7 @@ def rewind(path: Path, round_: int) -> list[int]:
         if round_ not in checkpoints:
             rounds = ", ".join(map(str, checkpoints)) or "none"
             raise ConfigError(f"--from-round {round_}: {path} has no checkpoint of that round; it has rounds {rounds}")
+        # First, because a run without a summary is unfinished, and resumes whether or not the rest has been deleted.
         for name in _FILES_OF_A_FINISHED_RUN:
             (path / name).unlink(missing_ok=True)
         later = [number for number in checkpoints if number > round_]

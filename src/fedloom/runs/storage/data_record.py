@@ -129,6 +129,7 @@ def _runs_beside(run: Path) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=4096)  # every cell of a study asks for the records of all
 def _read(path: Path, changed_at: tuple[int, int]) -> Any:
+    # `changed_at` is part of the cache's key alone: a file that has changed is read again.
     try:
         return (RunFolder(path.parent).read_json(path.name) or {}).get(KEY)
     except RunFolderError:
@@ -159,6 +160,7 @@ def on_kept_device(config: RunConfig, folder: RunFolder) -> RunConfig:
     # version 0.1 knew no auto and kept the device in the config alone
     stored = (folder.read_config() or {}).get("engine", {}).get("device", "auto")
     name = str((folder.read_json("env.json") or {}).get("device", stored))
+    # env.json names the model, as "cuda (NVIDIA H200)", and a config may name the card, as "cuda:1".
     kept, asked = (re.split("[ :]", text)[0] for text in (name, config.engine.device))
     if kept in ("auto", asked):
         return config

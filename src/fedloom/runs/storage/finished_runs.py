@@ -37,6 +37,7 @@ def refuse_mixed(versions: Mapping[str, str | None], more: bool = False) -> None
     """Raise `ConfigError` for runs of different versions."""
     recorded = {run: version for run, version in versions.items() if version is not None}
     counts = Counter(recorded.values())
+    # `more` says that this version is about to add runs.
     if len(counts.keys() | ({__version__} if more else set())) < 2:
         return
     counted_versions = listed(f"{counted(n, 'run')} of {version}" for version, n in sorted(counts.items()))
@@ -104,6 +105,7 @@ def refuse_none(collected: CollectedRuns) -> None:
 
 def _search(folder: Path, collected: CollectedRuns, visited: set[Path]) -> bool:
     """Search a folder and those below it, once; return whether there is any run, finished or not."""
+    # True: a folder that is given twice, or lies below another one, is reported where it is found first.
     if folder.resolve() in visited:
         return True
     visited.add(folder.resolve())
@@ -182,6 +184,7 @@ def _choice(record: Mapping[str, Any]) -> TuningChoice:
     chosen = record["chosen"]
     _, name, score = next((trial for trial in trials if trial[0] == chosen), trials[0])
     texts = [f"{assignments(values)}: {_score_text(*rest)}" for values, *rest in trials]
+    # Choices of versions without `select_by` lack the rule, and were made by accuracy.
     rule = record.get("rule") or rule_of(ACCURACY)
     return TuningChoice(record["group"], chosen, score, _score_text(name, score), rule, texts)
 

@@ -98,6 +98,7 @@ class RunData:
             ) from None
         for client, of in details.get(self.numbers["protocol"], {}).items():
             numbers = of.get(_CONFUSION, [])
+            # Not strict: a length that is no multiple of 3 is reported below, as damage.
             pairs = list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=False))
             if len(numbers) % 3 or any(max(true, predicted) >= classes for true, predicted, _ in pairs):
                 raise RunFolderError(f"{CLIENTS_FILE}: the confusion of client {client} is damaged; delete the file")
@@ -221,6 +222,7 @@ def has_diverged(numbers: Mapping[str, Any]) -> bool:
 def _summary_fits_rows(numbers: Mapping[str, Any], rows: Sequence[log.Row], select_by: str) -> bool:
     """Whether a summary's accuracies and bytes follow from the rows, with the best round selected by `select_by`."""
     _, test = log.curve(rows, "accuracy", "test")
+    # Up to 1 apart, because rows hold floats, and the summary the whole number below their sum.
     sent = all(abs(log.total_over_rounds(rows, name) - numbers[name]) < 1 for name in ("bytes_up", "bytes_down"))
     if not test or not sent or numbers["last_accuracy"] != test[-1]:
         return False

@@ -24,6 +24,7 @@ from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.runs.storage import folders
 
 INDEX = "clients.npy"
+# Little-endian on every machine, because digests are of the bytes.
 _ROW = np.dtype([("client", "<i8"), ("pack", "<i8"), ("offset", "<i8"), ("size", "<i8"), ("sha256", "u1", (32,))])
 Index: TypeAlias = NDArray[Any]
 
@@ -52,6 +53,7 @@ def read_meta(folder: Path, format_: int, fingerprint: str) -> dict[str, Any]:
             f"{folder}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
             "folder with --out, or delete the run folder and run again"
         )
+    # The left side is evaluated first, so the digest is of the content without its checksum.
     if meta.pop("meta") != json_digest(meta):
         raise ValueError("meta.json does not match its checksum")
     if type(meta["round"]) is not int or meta["round"] < 0:
@@ -178,6 +180,7 @@ class ArchivedStates(Mapping[int, Record]):
     def _bytes(self, row: Any) -> bytes:
         with open_to_read(self._folder / archive_name(int(row["pack"]))) as stream:
             offset, size = int(row["offset"]), int(row["size"])
+            # Before `read`, which would allocate as many bytes as a damaged index asks for.
             if offset + size > os.fstat(stream.fileno()).st_size:
                 raise ValueError(
                     f"the state of client {row['client']} does not match its checksum: its pack ends before"

@@ -160,6 +160,7 @@ def _take(folder: StudyFolder, cell: Cell, source: Path) -> bool:
         try:
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(source, copy)
+            # Only when complete: a copy that is cut off never looks like a cell.
             copy.rename(target)
         except OSError as error:
             raise RunFolderError(f"{target}: cannot be copied from {source} ({error.strerror or error})") from None

@@ -136,7 +136,7 @@ class StudyPlan:
 
     @property
     def _first(self) -> dict[str, str]:
-        return {cell.group: cell.folder for cell in reversed(self.cells)}
+        return {cell.group: cell.folder for cell in reversed(self.cells)}  # the first of a group stays
 
     def chosen(self, patterns: Sequence[str] = ()) -> list[Cell]:
         """Return the cells whose names match one of `patterns` (`*` and `?` as in a shell); all cells without patterns.

@@ -143,6 +143,7 @@ def compare(
     finally:
         if out is not None:
             folders.remove_if_empty(out)
+    # Child processes send no results; these are read from their folders.
     stored = (RunData.read(out / cell.folder) for cell in cells) if out is not None and workers > 1 else ()
     results = [*runner.results.values(), *(result for result in stored if result is not None)]
     refuse_mixed_data((str(result.folder), result.scenario.get(KEY)) for result in results)

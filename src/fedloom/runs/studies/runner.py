@@ -107,6 +107,7 @@ class Runner:
             message = " ".join(f"{type(error).__name__}: {error}".split())
             if isinstance(error, CheckpointError):
                 message = f"{message}; the run folder is {folder.cell(job.folder)}"
+            # Nanoseconds make every error unique, or one that occurs again would pass for that of the earlier attempt.
             when = f"{time.strftime('%Y-%m-%d %H:%M:%S')} ({time.time_ns()})"
             trace = "".join(traceback.format_exception(error))
             folder.write_error(job.folder, f"{message}\n{when}\n\n{trace}")
@@ -159,7 +160,7 @@ def _work(runner: Runner, metrics: Mapping[str, object], folder: Path, position:
             f"node {socket.gethostname()} does not see {path}; all nodes must share the folder of a study, and have it "
             "at the same path"
         )
-    os.chdir(folder)
+    os.chdir(folder)  # relative paths of a config begin where the call was made
     news: list[Event] = []
     runner.in_turn([position], news.append)
     return news

@@ -144,6 +144,7 @@ def _value(dimension: tuple[Any, ...] | Range, drawn: Any) -> Any:
         return dimension[drawn]
     if isinstance(drawn, int):
         return drawn
+    # Four digits may round a number beyond an end of the range.
     return min(max(float(f"{drawn:.{_DIGITS}g}"), dimension.low), dimension.high)
 
 

@@ -104,7 +104,7 @@ def _follow(watched: Connection) -> None:
     """End at once when the parent ends or closes its end of the pipe. Checkpoints are complete at any instant."""
     with contextlib.suppress(EOFError, OSError):
         watched.recv()
-    os._exit(1)
+    os._exit(1)  # sys.exit would end this thread alone
 
 
 def run_jobs(runner: Runner, workers: int, setting: str, listener: Listener) -> None:

@@ -117,6 +117,7 @@ class Choices:
             for trial in trials:
                 if not self._study_folder.finished(trial.folder):
                     return None, self._failure(trial)
+            # Groups may share a slug; the fingerprint of the first trial tells their files apart.
             slug = re.sub(r"[^\w.=-]+", "-", cell.group)
             name = f"choice-{slug}-{trials[0].config.fingerprint()[:8]}.json"
             record = self._study_folder.path / TRIALS / name
