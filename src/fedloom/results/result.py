@@ -44,8 +44,6 @@ class Summary(list[Record]):
     def __repr__(self) -> str:
         return "\n".join([printable(self._table.formatted("text"), keep_lines=True), *map(printable, self.notes)])
 
-    __str__ = __repr__
-
     def _repr_html_(self) -> str:
         return self._table.formatted("html") + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
 

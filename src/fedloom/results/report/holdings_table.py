@@ -90,7 +90,7 @@ def _holdings_table(
         table.add_column("domain")
     table.add_column("samples", justify="right", no_wrap=True)
     for client, row in enumerate(counts[:shown_clients]):
-        shades = [_SHADES[0] if n == 0 else _SHADES[1 + min(4, int(4 * n / largest))] for n in row]
+        shades = [_SHADES[0] if n == 0 else _SHADES[1 + int(4 * n / largest)] for n in row]
         shown = [Text(shade * 3) for shade in shades] if apart else [Text("".join(shades))]
         domain = [Text(", ".join(_domains_of(picture, client)))] if picture["domains"] else []
         table.add_row(str(client), *shown, *domain, str(sum(picture["class_counts"][client])))
