@@ -57,6 +57,21 @@ def _set_matmul_precision(precision: str | None) -> None:
         torch.set_float32_matmul_precision(precision)
 
 
+def _cudnn_tf32() -> bool | None:
+    """Return None if the caller chose precisions of single operators, which this older flag cannot express."""
+    try:
+        return torch._C._get_cudnn_allow_tf32()
+    except RuntimeError:
+        return None
+
+
+def _set_cudnn_tf32(allowed: bool | None) -> None:
+    if allowed is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated, and torch refuses to export while the two disagree
+            torch._C._set_cudnn_allow_tf32(allowed)
+
+
 def _deterministic_mode() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
@@ -97,6 +112,7 @@ def _all_settings() -> Iterator[Setting]:
     yield Setting("torch.set_num_threads", torch.get_num_threads, torch.set_num_threads, 1, True)
     yield Setting("torch.set_flush_denormal", _flushes_denormals, torch.set_flush_denormal, False, True)
     yield Setting("torch.set_float32_matmul_precision", _matmul_precision, _set_matmul_precision, "highest")
+    yield Setting("torch.backends.cudnn.allow_tf32", _cudnn_tf32, _set_cudnn_tf32, False)
     yield from _float32_precisions()
     yield Setting("torch.use_deterministic_algorithms", _deterministic_mode, _set_deterministic, (False, False))
     yield _attribute(deterministic, "torch.utils.deterministic", "fill_uninitialized_memory", True)
@@ -122,8 +138,6 @@ def _all_settings() -> Iterator[Setting]:
     yield from _flag("cudnn.enabled", True, "cudnn_enabled")
     yield from _flag("cudnn.benchmark", False, "cudnn_benchmark")
     yield from _flag("cudnn.deterministic", False, "cudnn_deterministic")
-    if not hasattr(torch._C, "_get_fp32_precision_getter"):  # before torch 2.9
-        yield _attribute(backends.cudnn, "torch.backends.cudnn", "allow_tf32", False)
     if (einsum := backends.opt_einsum).is_available():
         yield Setting("torch.backends.opt_einsum.enabled", einsum._get_enabled, einsum._set_enabled, True)
         yield Setting("torch.backends.opt_einsum.strategy", einsum._get_strategy, einsum._set_strategy, "auto")
@@ -238,9 +252,9 @@ def _gpu_values(tf32: bool, deterministic: bool) -> Iterator[tuple[Setting, Any]
     values: dict[str, Any] = {"torch.use_deterministic_algorithms": (deterministic, False)}
     values["torch.backends.cudnn.deterministic"] = deterministic
     if tf32:
+        values |= {"torch.set_float32_matmul_precision": "high", "torch.backends.cudnn.allow_tf32": True}
         values |= {f"fp32_precision of cuda {operator}": "tf32" for operator in ("matmul", "conv", "rnn")}
-        if not hasattr(torch._C, "_get_fp32_precision_getter"):  # before torch 2.9
-            values |= {"torch.backends.cudnn.allow_tf32": True, "torch.set_float32_matmul_precision": "high"}
+        values["fp32_precision of mkldnn matmul"] = "none"  # which "high" sets for the CPU as well
     yield from ((setting, values[setting.name]) for setting in SETTINGS if setting.name in values)
 
 

@@ -63,7 +63,7 @@ class UncapturableError(Exception):
     """Why steps of a kind are not captured."""
 
 
-class _Kind:
+class _GraphKind:
     """Steps that differ in values of tensors and in the sizes of batches alone, and what their graphs share.
 
     The first phase's objects are kept, because their ids are in the key.
@@ -123,7 +123,7 @@ class _Graph:
     batch: the memory of the samples, where these are augmented outside the graph; None if the graph gathers them.
     """
 
-    kind: _Kind
+    kind: _GraphKind
     steps: EpochSteps
     data: Dataset
     buffers: _Buffers
@@ -182,7 +182,7 @@ class GraphStepper(Stepper):
 
     def __init__(self, data: Dataset, capture: Capture | None = None) -> None:
         self._data, self._capture = data, capture or CudaCapture(data.y.device)
-        self._kinds: dict[Hashable, _Kind] = {}
+        self._kinds: dict[Hashable, _GraphKind] = {}
         self._buffers = _Buffers.of(data)
         self._notes: dict[str, Diagnostic] = {}
         self._told: set[str] = set()
@@ -226,12 +226,12 @@ class GraphStepper(Stepper):
     def _key(epoch: EpochBatches, rows: int) -> Hashable:
         return rows, epoch.augmented
 
-    def _kind_of(self, steps: EpochSteps) -> _Kind:
+    def _kind_of(self, steps: EpochSteps) -> _GraphKind:
         layout = layout_of(steps.consts)[1] if steps.consts else ()
         key = id(steps.loaded_net), phase_key(steps.phase), layout, tuple(steps.trainable), steps.carried.key
         kind = self._kinds.pop(key, None)
         if kind is None:
-            kind = _Kind(steps)
+            kind = _GraphKind(steps)
             if reason := _obstacle(steps, self._data):
                 self._refuse(kind, reason)
             while len(self._kinds) >= MAX_KINDS:
@@ -239,7 +239,7 @@ class GraphStepper(Stepper):
         self._kinds[key] = kind
         return kind
 
-    def _plain_step(self, kind: _Kind, steps: EpochSteps, epoch: EpochBatches, results: PhaseResults) -> None:
+    def _plain_step(self, kind: _GraphKind, steps: EpochSteps, epoch: EpochBatches, results: PhaseResults) -> None:
         """Take a step as always, and capture it if its kind has occurred often enough."""
         rows, _ = epoch.next_rows()
         key = self._key(epoch, rows)
@@ -249,7 +249,7 @@ class GraphStepper(Stepper):
         batch, objective = (self._captured if capture else _taken)(kind, steps, epoch)
         results.add(epoch, objective, batch)
 
-    def _captured(self, kind: _Kind, steps: EpochSteps, epoch: EpochBatches) -> tuple[Batch, Objective | None]:
+    def _captured(self, kind: _GraphKind, steps: EpochSteps, epoch: EpochBatches) -> tuple[Batch, Objective | None]:
         """Take a step, capture it, and keep the graph if a replay gives the bits of the step."""
         (rows, _), position = epoch.next_rows(), epoch.position
         tree, carried = list(steps.loaded_net.tree.values()), steps.carried
@@ -286,7 +286,7 @@ class GraphStepper(Stepper):
         on_device = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
         return generator_states(), on_device
 
-    def _refuse(self, kind: _Kind, reason: str) -> None:
+    def _refuse(self, kind: _GraphKind, reason: str) -> None:
         kind.refused = True
         message = f"steps are taken one by one, slower and with the same numbers: {reason}"
         self._notes.setdefault(message, Diagnostic("engine.plain_steps", message, 1.0))
@@ -317,7 +317,7 @@ def _obstacle(steps: EpochSteps, data: Dataset) -> str | None:
     return None
 
 
-def _taken(kind: _Kind, steps: EpochSteps, epoch: EpochBatches) -> tuple[Batch, Objective | None]:
+def _taken(kind: _GraphKind, steps: EpochSteps, epoch: EpochBatches) -> tuple[Batch, Objective | None]:
     batch = epoch.take()
     return batch, steps.run(batch).objective
 
