@@ -80,7 +80,8 @@ SHARES = frozenset(
     (
         *("accuracy", "best_val", "balanced_accuracy", "macro_f1", "weighted_f1", "precision", "recall", "auroc"),
         *("average_precision", "f1", "ece", "adaptive_ece", "attack_success", "majority", "majority_global"),
-        *("majority_own", "worst10", "domain_accuracy", "accuracy_by_sample"),
+        *("majority_own", "worst10", "domain_accuracy", "accuracy_by_sample", "sensitivity", "specificity", "ppv"),
+        *("npv", "recall_all", "precision_all", "macro_f1_all"),
     )
 )
 NATS = frozenset(("loss", "nll"))
@@ -89,13 +90,18 @@ LOWER_IS_BETTER = frozenset(("loss", "nll", "ece", "adaptive_ece", "brier", "att
 
 def higher_is_better(measure: str) -> bool | None:
     """Return whether the highest value of a measure is the best; None for a custom one."""
-    name = measure.partition("/")[0]
-    return False if name in LOWER_IS_BETTER else True if name in SHARES else None
+    name = _base(measure)
+    return False if name in LOWER_IS_BETTER else True if name in SHARES or name == "mcc" else None
 
 
 def is_share(measure: str) -> bool:
     """Whether a measure, also of one predictor, such as "accuracy/online", is a share in [0, 1]."""
-    return measure.partition("/")[0] in SHARES
+    return _base(measure) in SHARES
+
+
+def _base(measure: str) -> str:
+    """The name of a measure without its predictor and its condition: "sensitivity@specificity=0.95/online"."""
+    return measure.partition("/")[0].partition("@")[0]
 
 
 def unit(measure: str) -> str:

@@ -102,6 +102,11 @@ class Metric(ABC):
         """The state of one batch."""
 
     @classmethod
+    def new_for(cls, predictions: Predictions, kinds: Iterable[type[Metric]]) -> Self:
+        """The state of one batch, from which the metrics `kinds` that share it compute their values."""
+        return cls.new(predictions)
+
+    @classmethod
     def state_type(cls) -> type[Metric]:
         """The class of the state, from which the metrics that share it are derived."""
         return next(base for base in cls.__mro__ if "shared" in base.__dict__) if cls.shared else cls
@@ -148,7 +153,26 @@ def _field_names(kind: type[Metric]) -> tuple[str, ...]:
     return tuple([key.name for key in dataclasses.fields(kind)])  # type: ignore[arg-type]
 
 
-METRICS: Registry[type[Metric]] = Registry("metric", home="fedloom.evaluation.metrics")
+class MetricRegistry(Registry[type[Metric]]):
+    """The metrics by name. One that is registered as `NAME=0.95` is known at every other level, as `NAME=0.9`."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or self._at_level(name) is not None
+
+    def get(self, name: str) -> type[Metric]:
+        """As `Registry.get`, also for other levels of a metric."""
+        return self._at_level(name) or super().get(name)
+
+    def _at_level(self, name: object) -> type[Metric] | None:
+        stem, _, level = name.partition("=") if isinstance(name, str) else ("", "", "")
+        usual = f"{stem}=0.95"
+        if not level or name == usual or not super().__contains__(usual):
+            return None
+        at_level: type[Metric] | None = super().get(usual).at_level(level)  # type: ignore[attr-defined]
+        return at_level
+
+
+METRICS = MetricRegistry("metric", home="fedloom.evaluation.metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +185,11 @@ class MetricStates:
     @staticmethod
     def new(predictions: Predictions, kinds: MetricKinds) -> MetricStates:
         """Return the states of one batch, of metrics by name."""
-        by_name = {kind.shared or name: kind.state_type() for name, kind in kinds.items()}
-        return MetricStates(len(predictions.labels), {name: kind.new(predictions) for name, kind in by_name.items()})
+        sharing = dict[str, list[type[Metric]]]()
+        for name, kind in kinds.items():
+            sharing.setdefault(kind.shared or name, []).append(kind)
+        states = {name: of[0].state_type().new_for(predictions, of) for name, of in sharing.items()}
+        return MetricStates(len(predictions.labels), states)
 
     @staticmethod
     def merged(parts: Iterable[MetricStates]) -> MetricStates:
@@ -176,20 +203,21 @@ class MetricStates:
 
     def value(self, name: str) -> float:
         """The value of a metric; NaN without samples."""
-        kind, state = self._state_of(name)
-        return math.nan if state is None else kind.compute(state)
+        state = self._state_of(name)
+        return math.nan if state is None else state.compute()
 
     def details(self, name: str) -> Mapping[str, Any]:
         """Further values of a metric; empty without samples."""
-        kind, state = self._state_of(name)
-        return {} if state is None else kind.details(state)
+        state = self._state_of(name)
+        return {} if state is None else state.details()
 
-    def _state_of(self, name: str) -> tuple[type[Metric], Metric | None]:
-        """The class of a metric and its state, which may be one that several metrics share."""
-        if name in self.states:
-            return type(self.states[name]), self.states[name]
-        kind = METRICS.get(name) if name in METRICS else Metric
-        return kind, self.states.get(kind.shared)
+    def _state_of(self, name: str) -> Metric | None:
+        """The state of a metric, in the metric's class where several metrics share it; None if it has none here."""
+        if name in self.states or name not in METRICS:
+            return self.states.get(name)
+        kind = METRICS.get(name)
+        state = self.states.get(kind.shared)
+        return None if state is None else kind(*[getattr(state, key) for key in _field_names(kind)])
 
     def of_one_model(self) -> MetricStates:
         """Reduce the states whose scores may not be merged with those of other models."""
@@ -252,6 +280,8 @@ def _field(name: str, value: Any, example: Any) -> Any:
     # Not isinstance, which takes a bool for an int.
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise ValueError(f"{name}: need {kind.__name__}")
+    if kind is str and value != example:
+        raise ValueError(f"{name}: {value[:99]!r}; need {example!r}")
     if kind is int and abs(value) > _LARGEST:
         raise ValueError(f"{name}: need at most {_LARGEST}")
     return kind(value)
@@ -345,7 +375,8 @@ class Scores:
 
     def details(self) -> dict[str, dict[str, Any]]:
         """Further values of the metrics on all samples together, as JSON values: lists by class, bounds, notes."""
-        by_name = {name: dict(self.pooled.details(name)) for name in METRICS.names()}
+        names = dict.fromkeys((*METRICS.names(), *self.metrics))  # the latter may have levels in their names
+        by_name = {name: dict(self.pooled.details(name)) for name in names}
         return {name: finite(values) for name, values in by_name.items() if values}
 
     def client_values(self) -> dict[str, dict[int, float]]:

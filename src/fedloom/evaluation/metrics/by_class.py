@@ -1,7 +1,7 @@
-"""Metrics with a value for each class: from counts of true and predicted classes, and from the ranks of scores.
+"""Metrics from counts of true and predicted classes, with a value for each class.
 
-A class without tested samples is left out of the means, so a class that a client does not have is no failure.
-scikit-learn agrees with all values.
+Which classes a mean is over differs, and `details` says it: recall and specificity need tested samples of a class,
+precision and F1 count a class that is only predicted as 0. So scikit-learn agrees with all values.
 """
 
 import math
@@ -14,12 +14,14 @@ from torch import Tensor
 
 from fedloom.evaluation.metric import METRICS, Metric, Predictions
 
-BINS = 4096
+# The classes that a mean is over, in the words of `details`.
+_TESTED = "classes with tested samples"
+_MET = "classes with tested samples or predictions, undefined values count as 0"
+_EVERY = "all classes, undefined values count as 0"
+_DEFINED = "classes with a value"
 _LARGEST_MATRIX = 256  # classes; with more only the three counts of each class are kept
-_PORTABLE_COUNTS = 1 << 16  # bins of all classes together that leave a node
 
 
-# -- from counts -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassCounts(Metric):
     """Counts of classes. The pooled samples have the confusion matrix, each client its three counts of each class.
@@ -31,6 +33,7 @@ class ClassCounts(Metric):
     confusion: Tensor
     counts: Tensor
     shared: ClassVar[str] = "class_counts"
+    class_set: ClassVar[str] = _TESTED
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -84,14 +87,26 @@ class ClassCounts(Metric):
         true, predicted, correct = self.vectors().double()
         return torch.div(2 * correct, true + predicted)
 
+    def by_class(self) -> Tensor:
+        """The values of the metric by class [C] float64, NaN where one is not defined."""
+        return self.recall()
+
+    def in_mean(self) -> Tensor:
+        """The values by class that the mean is over, as `class_set` says."""
+        values, (true, predicted, _) = self.by_class(), self.vectors()
+        if self.class_set == _EVERY and bool(true.any()):
+            return values.nan_to_num(0.0)
+        if self.class_set == _MET:
+            return values[true + predicted > 0].nan_to_num(0.0)
+        values = values[true > 0] if self.class_set == _TESTED else values
+        return values[~values.isnan()]
+
     def compute(self) -> float:
-        return mean_of_defined(self.recall())
+        return float(self.in_mean().mean())
 
     def details(self) -> Mapping[str, Any]:
-        """The value of an equal guess among the classes that the samples have, and the confusion matrix."""
-        classes = int((self.vectors()[0] > 0).sum())
-        chance = {"chance": 1 / classes} if classes else {}
-        return chance | ({"confusion": self.confusion.tolist()} if len(self.confusion) else {})
+        """Values by class, and over which classes and how many their mean is."""
+        return {"by_class": plain(self.by_class()), "set": self.class_set, "classes": len(self.in_mean())}
 
 
 @METRICS.register("balanced_accuracy")
@@ -107,28 +122,81 @@ class BalancedAccuracy(ClassCounts):
 
     __slots__ = ()
 
+    def details(self) -> Mapping[str, Any]:
+        """The value of an equal guess among the classes that the samples have, and the confusion matrix."""
+        classes = int((self.vectors()[0] > 0).sum())
+        chance = {"chance": 1 / classes} if classes else {}
+        return chance | ({"confusion": self.confusion.tolist()} if len(self.confusion) else {})
+
 
 @METRICS.register("recall")
 class Recall(ClassCounts):
-    """Recall by class; its mean is the balanced accuracy."""
+    """Recall (sensitivity) by class; its mean is the balanced accuracy."""
 
     __slots__ = ()
 
-    def details(self) -> Mapping[str, Any]:
-        return {"by_class": plain(self.recall())}
+
+@METRICS.register("recall_all")
+class RecallOfAll(Recall):
+    """The mean recall over all classes of the data, 0 for one without tested samples."""
+
+    __slots__ = ()
+    class_set: ClassVar[str] = _EVERY
 
 
-@METRICS.register("precision")
-class Precision(ClassCounts):
+@METRICS.register("specificity")
+class Specificity(ClassCounts):
+    """The share of the other classes' samples that is not taken for a class, as a mean over tested classes."""
+
+    __slots__ = ()
+
+    def by_class(self) -> Tensor:
+        true, predicted, correct = self.vectors().double()
+        others = true.sum() - true
+        return torch.div(others - (predicted - correct), others)
+
+
+@METRICS.register("ppv")
+class PositivePredictiveValue(ClassCounts):
     """Precision by class, and its mean over the classes that were predicted."""
 
     __slots__ = ()
+    class_set: ClassVar[str] = _DEFINED
 
-    def compute(self) -> float:
-        return mean_of_defined(self.precision())
+    def by_class(self) -> Tensor:
+        return self.precision()
 
-    def details(self) -> Mapping[str, Any]:
-        return {"by_class": plain(self.precision())}
+
+@METRICS.register("npv")
+class NegativePredictiveValue(ClassCounts):
+    """The share of the samples not taken for a class that are not of it, as a mean over classes.
+
+    A class for which all samples are taken has none.
+    """
+
+    __slots__ = ()
+    class_set: ClassVar[str] = _DEFINED
+
+    def by_class(self) -> Tensor:
+        true, predicted, correct = self.vectors().double()
+        rejected = true.sum() - predicted
+        return torch.div(rejected - (true - correct), rejected)
+
+
+@METRICS.register("precision")
+class Precision(PositivePredictiveValue):
+    """Precision by class, and its mean over the classes that were tested or predicted, 0 for one never predicted."""
+
+    __slots__ = ()
+    class_set: ClassVar[str] = _MET
+
+
+@METRICS.register("precision_all")
+class PrecisionOfAll(Precision):
+    """The mean precision over all classes of the data, 0 for one that was never predicted."""
+
+    __slots__ = ()
+    class_set: ClassVar[str] = _EVERY
 
 
 @METRICS.register("macro_f1")
@@ -143,12 +211,18 @@ class MacroF1(ClassCounts):
     """
 
     __slots__ = ()
+    class_set: ClassVar[str] = _MET
 
-    def compute(self) -> float:
-        return mean_of_defined(self.f1())
+    def by_class(self) -> Tensor:
+        return self.f1()
 
-    def details(self) -> Mapping[str, Any]:
-        return {"by_class": plain(self.f1())}
+
+@METRICS.register("macro_f1_all")
+class MacroF1OfAll(MacroF1):
+    """The mean F1 over all classes of the data, 0 for one neither tested nor predicted."""
+
+    __slots__ = ()
+    class_set: ClassVar[str] = _EVERY
 
 
 @METRICS.register("weighted_f1")
@@ -159,6 +233,31 @@ class WeightedF1(ClassCounts):
 
     def compute(self) -> float:
         return weighted_mean(self.f1(), self.vectors()[0].double())
+
+    def details(self) -> Mapping[str, Any]:
+        return {}
+
+
+@METRICS.register("mcc")
+class MatthewsCorrelation(ClassCounts):
+    """Matthews' correlation of true and predicted classes, -1 to 1; 0 if all samples have one class or one prediction.
+
+    Gorodkin 2004 defines it for several classes.
+    """
+
+    __slots__ = ()
+
+    def compute(self) -> float:
+        true, predicted, correct = self.vectors().double()
+        total = true.sum()
+        if not float(total):
+            return math.nan
+        # With 10^8 samples the squares still fit a float64 exactly.
+        spread = (total**2 - true.square().sum()) * (total**2 - predicted.square().sum())
+        return float((correct.sum() * total - true @ predicted) / spread.sqrt()) if float(spread) else 0.0
+
+    def details(self) -> Mapping[str, Any]:
+        return {}
 
 
 def mean_of_defined(values: Tensor) -> float:
@@ -180,178 +279,3 @@ def plain(values: Tensor) -> list[float | None]:
 
 def _no_matrix() -> Tensor:
     return torch.zeros(0, 0, dtype=torch.int64)
-
-
-# -- from ranks of scores ----------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True, eq=False)
-class ClassScores(Metric):
-    """The scores of one model: of each sample, or counted in bins, or only the values that they gave.
-
-    A score is softmax of the logits in float64, kept as float32. Above a limit of memory (`evaluation.scores_mib`) the
-    scores are counted in equal bins. Within a bin every pair counts half, so the AUROC is off by at most half the share
-    of pairs that share a bin. That bound is reported.
-
-    Attributes:
-        scores: probabilities [n, C] float32; no rows where they are counted.
-        labels: true classes [n] int64.
-        bins: numbers of samples of each class and of all others by score [2, C, B] int64; B = 0 where there are none.
-        by_class: AUROC, average precision, the bound of the AUROC (NaN: exact) and samples of each class [4, C]
-            float64; [4, 0] where they are not yet computed.
-        limit: bytes that scores may take.
-    """
-
-    scores: Tensor
-    labels: Tensor
-    bins: Tensor
-    by_class: Tensor
-    limit: int
-    shared: ClassVar[str] = "class_scores"
-    needs_scores: ClassVar[bool] = True
-    pools_models: ClassVar[bool] = False
-
-    @classmethod
-    def new(cls, predictions: Predictions) -> Self:
-        # NaN, of a model that diverged, ties below all other scores
-        scores, labels = predictions.probabilities.float().nan_to_num(0.0), predictions.labels.cpu()
-        bins = torch.zeros(2, scores.shape[1], 0, dtype=torch.int64)
-        return cls(scores, labels, bins, _undefined(0), predictions.scores_bytes)._within_limit()
-
-    def merge(self, further: Self) -> Self:
-        if not (self.bins.shape[2] or further.bins.shape[2]):
-            scores = torch.cat([self.scores, further.scores])
-            labels = torch.cat([self.labels, further.labels])
-            return type(self)(scores, labels, self.bins, _undefined(0), self.limit)._within_limit()
-        first, second = self.binned(), further.binned()
-        count = min(first.bins.shape[2], second.bins.shape[2])
-        return first._without_scores(_coarser(first.bins, count) + _coarser(second.bins, count), _undefined(0))
-
-    def binned(self, bins: int = BINS) -> Self:
-        """The same scores, counted in bins."""
-        if self.bins.shape[2]:
-            return self
-        classes = self.scores.shape[1]
-        index = (self.scores.double() * bins).floor().long().clamp(0, bins - 1)
-        # Each class gets its own range of bins, so one bincount counts all classes.
-        index += torch.arange(classes) * bins
-        of_class = index.gather(1, self.labels[:, None]).flatten().bincount(minlength=classes * bins)
-        others = index.flatten().bincount(minlength=classes * bins) - of_class
-        return self._without_scores(torch.stack([of_class, others]).view(2, classes, bins), self.by_class)
-
-    def values(self) -> Tensor:
-        """AUROC, average precision, bound and samples of each class [4, C] float64."""
-        if self.by_class.shape[1]:
-            return self.by_class
-        if self.bins.shape[2]:
-            return torch.stack([_ranked(of_class, others, True) for of_class, others in self.bins.unbind(1)], 1)
-        columns = []
-        for label, scores in enumerate(self.scores.unbind(1)):
-            distinct, index = torch.unique(scores, return_inverse=True)
-            of_class = index[self.labels == label].bincount(minlength=len(distinct))
-            columns.append(_ranked(of_class, index.bincount(minlength=len(distinct)) - of_class, False))
-        return torch.stack(columns, 1)
-
-    def reduced(self) -> Self:
-        return self._without_scores(self.bins[..., :0], self.values())
-
-    def portable(self) -> Self:
-        """The values, with the bins from which pooled values are made; only the values of a reduced state."""
-        if not (len(self.scores) or self.bins.shape[2]):
-            return self
-        # A power of two, because `_coarser` needs a divisor of BINS.
-        count = min(BINS, 1 << max(0, int(math.log2(_PORTABLE_COUNTS / self.bins.shape[1]))))
-        return self._without_scores(_coarser(self.binned().bins, count), self.values())
-
-    def check(self, total: int) -> None:
-        auroc, precision, _, samples = self.by_class
-        shares = torch.cat([auroc, precision])
-        shares = shares[~shares.isnan()]
-        bins_fit = not self.bins.shape[2] or bool((self.bins.sum((0, 2)) == total).all())
-        if not (bins_fit and bool((self.bins >= 0).all()) and bool(((shares >= 0) & (shares <= 1 + 1e-9)).all())):
-            raise ValueError(f"bins or values of scores that {total} samples cannot have")
-        if float(samples.sum()) != total:
-            raise ValueError(f"scores of {float(samples.sum()):g} samples; need those of {total}")
-
-    def compute(self) -> float:
-        return mean_of_defined(self.values()[0])
-
-    def details(self) -> Mapping[str, Any]:
-        """AUROC by class, the mean weighted by samples, the number of classes in the mean, and the bound, if binned."""
-        values = self.values()
-        details, bound = _details(values[0], values[3]), values[2][~values[2].isnan()]
-        if len(bound):
-            details |= {"note": f"binned, off by at most {float(bound.max()):.2g}", "bound": plain(values[2])}
-        return details
-
-    def _without_scores(self, bins: Tensor, by_class: Tensor) -> Self:
-        return type(self)(self.scores[:0], self.labels[:0], bins, by_class, self.limit)
-
-    def _within_limit(self) -> Self:
-        """The same state, in bins if its scores take more memory than they may."""
-        return self if 4 * self.scores.numel() <= self.limit else self.binned()
-
-
-@METRICS.register("auroc")
-class Auroc(ClassScores):
-    """The area under the ROC curve, one class against all others, as a mean over classes.
-
-    It is the share of pairs, of a sample of the class and one of another, in which the first has the higher score;
-    equal scores count half. A class needs a sample of either kind.
-
-    Example:
-        >>> import torch
-        >>> logits, labels = torch.tensor([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0]]), torch.tensor([0, 1, 1])
-        >>> Auroc.new(Predictions(logits, labels)).compute()
-        1.0
-    """
-
-    __slots__ = ()
-
-
-@METRICS.register("average_precision")
-class AveragePrecision(ClassScores):
-    """The mean over classes of the area under precision over recall in steps, one class against all others."""
-
-    __slots__ = ()
-
-    def compute(self) -> float:
-        return mean_of_defined(self.values()[1])
-
-    def details(self) -> Mapping[str, Any]:
-        """Average precision by class, the mean weighted by samples, and the number of classes in the mean."""
-        values = self.values()
-        return _details(values[1], values[3]) | ({"note": "binned"} if bool((~values[2].isnan()).any()) else {})
-
-
-def _ranked(of_class: Tensor, others: Tensor, binned: bool) -> Tensor:
-    """AUROC, average precision, bound and samples [4] float64 of one class, from its samples and all others [T] at
-    rising scores; samples of one entry are tied."""
-    positives, negatives = of_class.double(), others.double()
-    samples, pairs = positives.sum(), positives.sum() * negatives.sum()
-    if not float(pairs):
-        return torch.stack([*_undefined(1)[:3, 0], samples])
-    # Ties count half: of the negatives at the same score, one half counts as below.
-    below = negatives.cumsum(0) - negatives / 2
-    true, false = (counts.flip(0).cumsum(0) for counts in (positives, negatives))
-    # At scores above all samples nothing is predicted yet: 0 / 1 instead of 0 / 0.
-    precision = true / (true + false).clamp(min=1)
-    average = (positives.flip(0) * precision).sum() / samples
-    bound = (positives * negatives).sum() / 2 / pairs if binned else torch.tensor(math.nan, dtype=torch.float64)
-    return torch.stack([(positives * below).sum() / pairs, average, bound, samples])
-
-
-def _details(values: Tensor, samples: Tensor) -> dict[str, Any]:
-    weighted = weighted_mean(values, samples)
-    return {
-        "by_class": plain(values),
-        "weighted": None if math.isnan(weighted) else weighted,
-        "classes": int((~values.isnan()).sum()),
-    }
-
-
-def _undefined(classes: int) -> Tensor:
-    return torch.full((4, classes), math.nan, dtype=torch.float64)
-
-
-def _coarser(bins: Tensor, count: int) -> Tensor:
-    """The same counts [2, C, B] in `count` bins, a divisor of B."""
-    return bins.view(*bins.shape[:2], count, -1).sum(3)

@@ -1,0 +1,334 @@
+"""Metrics of ranks: AUROC, average precision, and operating points of the ROC curve, one class against all others.
+
+They rank samples by the log odds of a class, because float32 probabilities of a confident net are all 0 or 1 and tie.
+A class needs samples of both kinds, or it is left out of the means. scikit-learn agrees with all values.
+"""
+
+import copyreg
+import functools
+import math
+import re
+from abc import ABCMeta
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, cast
+
+import torch
+from torch import Tensor
+
+from fedloom.evaluation.metric import METRICS, Metric, Predictions
+from fedloom.evaluation.metrics.by_class import mean_of_defined, plain, weighted_mean
+
+BINS = 4096
+_LARGEST_ASINH = 12.0  # bins cover log odds up to sinh(12), some 80,000; the outer bins have those beyond
+_PORTABLE_COUNTS = 1 << 16  # bins of all classes together that leave a node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassScores(Metric):
+    """The scores of one model: of each sample, or counted in bins, or only the values that they gave.
+
+    Above a limit of memory (`evaluation.scores_mib`) the scores are counted in bins that are equal on the scale of
+    asinh. Within a bin every pair counts half, so the AUROC is off by at most half the share of pairs that share a
+    bin. That bound is reported.
+
+    Attributes:
+        scores: log odds [n, C] float64, as `log_odds` gives them; no rows where they are counted.
+        labels: true classes [n] int64.
+        bins: numbers of samples of each class and of all others by score [2, C, B] int64; B = 0 where there are none.
+        by_class: AUROC, average precision, the bound of the AUROC's error (NaN: exact) and samples of each class, then
+            the value and the bound of each operating point [4 + 2 P, C] float64; [.., 0] where they are not yet
+            computed.
+        limit: bytes that scores may take.
+        points: names of the P operating points, with blanks between them.
+    """
+
+    scores: Tensor
+    labels: Tensor
+    bins: Tensor
+    by_class: Tensor
+    limit: int
+    points: str
+    shared: ClassVar[str] = "class_scores"
+    needs_scores: ClassVar[bool] = True
+    pools_models: ClassVar[bool] = False
+
+    @classmethod
+    def new(cls, predictions: Predictions) -> Self:
+        return cls.new_for(predictions, (cls,))
+
+    @classmethod
+    def new_for(cls, predictions: Predictions, kinds: Iterable[type[Metric]]) -> Self:
+        scores, labels = log_odds(predictions.logits.cpu().double()), predictions.labels.cpu()
+        bins = torch.zeros(2, scores.shape[1], 0, dtype=torch.int64)
+        points = " ".join(kind.name for kind in kinds if issubclass(kind, OperatingPoint))
+        return cls(scores, labels, bins, _undefined(points), predictions.scores_bytes, points)._within_limit()
+
+    def merge(self, further: Self) -> Self:
+        if not (self.bins.shape[2] or further.bins.shape[2]):
+            scores = torch.cat([self.scores, further.scores])
+            labels = torch.cat([self.labels, further.labels])
+            return type(self)(
+                scores, labels, self.bins, _undefined(self.points), self.limit, self.points
+            )._within_limit()
+        first, second = self.binned(), further.binned()
+        count = min(first.bins.shape[2], second.bins.shape[2])
+        return first._without_scores(
+            _coarser(first.bins, count) + _coarser(second.bins, count), _undefined(self.points)
+        )
+
+    def binned(self, bins: int = BINS) -> Self:
+        """The same scores, counted in bins."""
+        if self.bins.shape[2]:
+            return self
+        classes = self.scores.shape[1]
+        place = (self.scores.asinh() + _LARGEST_ASINH) / (2 * _LARGEST_ASINH)
+        index = (place * bins).floor().clamp(0, bins - 1).long()
+        # Each class gets its own range of bins, so one bincount counts all classes.
+        index += torch.arange(classes) * bins
+        of_class = index.gather(1, self.labels[:, None]).flatten().bincount(minlength=classes * bins)
+        others = index.flatten().bincount(minlength=classes * bins) - of_class
+        return self._without_scores(torch.stack([of_class, others]).view(2, classes, bins), self.by_class)
+
+    def values(self) -> Tensor:
+        """The same as `by_class`, computed where it is not."""
+        if self.by_class.shape[1]:
+            return self.by_class
+        if self.bins.shape[2]:
+            return torch.stack([self._column(of_class, others, True) for of_class, others in self.bins.unbind(1)], 1)
+        columns = []
+        for label, scores in enumerate(self.scores.unbind(1)):
+            distinct, index = torch.unique(scores, return_inverse=True)
+            of_class = index[self.labels == label].bincount(minlength=len(distinct))
+            columns.append(self._column(of_class, index.bincount(minlength=len(distinct)) - of_class, False))
+        return torch.stack(columns, 1)
+
+    def reduced(self) -> Self:
+        return self._without_scores(self.bins[..., :0], self.values())
+
+    def portable(self) -> Self:
+        """The values, with the bins from which pooled values are made; only the values of a reduced state."""
+        if not (len(self.scores) or self.bins.shape[2]):
+            return self
+        # A power of two, because `_coarser` needs a divisor of BINS.
+        count = min(BINS, 1 << max(0, int(math.log2(_PORTABLE_COUNTS / self.bins.shape[1]))))
+        return self._without_scores(_coarser(self.binned().bins, count), self.values())
+
+    def check(self, total: int) -> None:
+        samples, shares = self.by_class[3], torch.cat([self.by_class[:2], self.by_class[4:]])
+        shares = shares[~shares.isnan()]
+        bins_fit = not self.bins.shape[2] or bool((self.bins.sum((0, 2)) == total).all())
+        if not (bins_fit and bool((self.bins >= 0).all()) and bool(((shares >= 0) & (shares <= 1 + 1e-9)).all())):
+            raise ValueError(f"bins or values of scores that {total} samples cannot have")
+        if float(samples.sum()) != total:
+            raise ValueError(f"scores of {float(samples.sum()):g} samples; need those of {total}")
+
+    def of_metric(self) -> Tensor:
+        """The values of the metric by class, and the bounds of their errors [2, C]."""
+        return self.values()[[0, 2]]
+
+    def compute(self) -> float:
+        return mean_of_defined(self.of_metric()[0])
+
+    def details(self) -> Mapping[str, Any]:
+        """Values by class, the mean weighted by samples, the classes in the mean, and the bound, if binned."""
+        values, bounds = self.of_metric()
+        details, bound = _details(values, self.values()[3]), bounds[~bounds.isnan()]
+        if len(bound):
+            details |= {"note": f"binned, off by at most {float(bound.max()):.2g}", "bound": plain(bounds)}
+        return details
+
+    def _column(self, of_class: Tensor, others: Tensor, binned: bool) -> Tensor:
+        """The column of `by_class` of one class, from its samples and all others [T] at rising scores.
+
+        Samples of one entry are tied.
+        """
+        positives, negatives = of_class.double(), others.double()
+        if not float(positives.sum() * negatives.sum()):
+            column = _undefined(self.points, 1)[:, 0]
+            column[3] = positives.sum()
+            return column
+        points = [_operating_point(name, positives, negatives) for name in self.points.split()]
+        columns = torch.stack([*_ranked(positives, negatives), *(value for point in points for value in point)])
+        if not binned:
+            columns[[2, *range(5, len(columns), 2)]] = math.nan
+        return columns
+
+    def _without_scores(self, bins: Tensor, by_class: Tensor) -> Self:
+        return type(self)(self.scores[:0], self.labels[:0], bins, by_class, self.limit, self.points)
+
+    def _within_limit(self) -> Self:
+        """The same state, in bins if its scores take more memory than they may."""
+        return self if 8 * self.scores.numel() <= self.limit else self.binned()
+
+
+@METRICS.register("auroc")
+class Auroc(ClassScores):
+    """The area under the ROC curve, one class against all others, as a mean over classes.
+
+    It is the share of pairs, of a sample of the class and one of another, in which the first has the higher score;
+    equal scores count half. A class needs a sample of either kind.
+
+    Example:
+        >>> import torch
+        >>> logits, labels = torch.tensor([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0]]), torch.tensor([0, 1, 1])
+        >>> Auroc.new(Predictions(logits, labels)).compute()
+        1.0
+    """
+
+    __slots__ = ()
+
+
+@METRICS.register("average_precision")
+class AveragePrecision(ClassScores):
+    """The mean over classes of the area under precision over recall in steps, one class against all others."""
+
+    __slots__ = ()
+
+    def of_metric(self) -> Tensor:
+        return self.values()[[1, 2]]
+
+    def details(self) -> Mapping[str, Any]:
+        """As for AUROC, without a bound: none is known."""
+        details = dict(super().details())
+        return details | {"note": "binned"} if details.pop("bound", None) else details
+
+
+class _AtLevel(ABCMeta):
+    """The class of metrics with a level in their name, which no module has as attributes; pickle keeps the name."""
+
+    name: str
+
+
+def _by_name(name: str) -> type[Metric]:
+    return METRICS.get(name)
+
+
+copyreg.pickle(_AtLevel, lambda kind: (_by_name, (kind.name,)))  # type: ignore[arg-type, return-value]
+
+
+class OperatingPoint(ClassScores, metaclass=_AtLevel):
+    """The highest value of one share where another is at least the level in the name, by class, and their mean.
+
+    A sample is positive if its score reaches a threshold. The threshold is the best one for the tested samples, chosen
+    for each class, so the value is optimistic where they are few.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str]
+
+    @classmethod
+    @functools.cache
+    def at_level(cls, level: str) -> type[Metric] | None:
+        """The same metric at another level, "0.9"; None unless it is a share above 0."""
+        if not re.fullmatch(r"0?\.\d+|1(\.0+)?", level) or not float(level):
+            return None
+        members = {"__slots__": (), "name": f"{cls.name.partition('=')[0]}={level}"}
+        return cast(type[Metric], _AtLevel(cls.__name__, (cls,), members))
+
+    def of_metric(self) -> Tensor:
+        points = self.points.split()
+        if self.name not in points:  # the state is that of others
+            return _undefined("", self.by_class.shape[1])[:2]
+        first = 4 + 2 * points.index(self.name)
+        return self.values()[first : first + 2]
+
+    def details(self) -> Mapping[str, Any]:
+        """As for AUROC; empty where the level was not asked for."""
+        return super().details() if self.name in self.points.split() else {}
+
+
+@METRICS.register("sensitivity@specificity=0.95")
+class SensitivityAtSpecificity(OperatingPoint):
+    """The highest sensitivity (recall) of a threshold with at least this specificity, by class.
+
+    Example:
+        >>> import torch
+        >>> logits, labels = torch.tensor([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0], [0.0, 0.0]]), torch.tensor([0, 1, 0, 1])
+        >>> SensitivityAtSpecificity.new(Predictions(logits, labels)).details()["by_class"]
+        [0.5, 0.5]
+    """
+
+    __slots__ = ()
+    name: ClassVar[str] = "sensitivity@specificity=0.95"
+
+
+@METRICS.register("specificity@sensitivity=0.95")
+class SpecificityAtSensitivity(OperatingPoint):
+    """The highest specificity of a threshold with at least this sensitivity (recall), by class."""
+
+    __slots__ = ()
+    name: ClassVar[str] = "specificity@sensitivity=0.95"
+
+
+def _ranked(positives: Tensor, negatives: Tensor) -> tuple[Tensor, ...]:
+    """AUROC, average precision, bound and samples of one class, from counts [T] float64 at rising scores."""
+    samples, pairs = positives.sum(), positives.sum() * negatives.sum()
+    # Ties count half: of the negatives at the same score, one half counts as below.
+    below = negatives.cumsum(0) - negatives / 2
+    true, false = (counts.flip(0).cumsum(0) for counts in (positives, negatives))
+    # At scores above all samples nothing is predicted yet: 0 / 1 instead of 0 / 0.
+    precision = true / (true + false).clamp(min=1)
+    average = (positives.flip(0) * precision).sum() / samples
+    return (positives * below).sum() / pairs, average, (positives * negatives).sum() / 2 / pairs, samples
+
+
+def _operating_point(name: str, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+    """The value of an operating point and the bound of its error, from counts [T] float64 at rising scores."""
+    if name.startswith("specificity"):  # the same with both kinds and the order of scores exchanged
+        positives, negatives = negatives.flip(0), positives.flip(0)
+    found, wrong = (counts.flip(0).cumsum(0) for counts in (positives, negatives))
+    # Rounding, as in (1 - 0.9) * 10 = 0.99..., shall not lose a sample.
+    allowed = wrong <= math.floor((1 - float(name.partition("=")[2])) * float(negatives.sum()) + 1e-9)
+    best = found[allowed].amax() if bool(allowed.any()) else torch.zeros_like(found[0])
+    # The threshold that is best for unbinned scores may lie within the first bin that has too many of the wrong kind.
+    within = best if bool(allowed.all()) else found[~allowed].amin()
+    return best / positives.sum(), (within - best) / positives.sum()
+
+
+def log_odds(logits: Tensor) -> Tensor:
+    """The score of each class, z_c - log sum exp of the others' logits [n, C] float64; -inf in rows with a NaN.
+
+    Scores tie if the logits differ by a constant or another order of classes: the last bits matter, because a tie
+    counts half.
+    """
+    shifted = _shifted(logits, logits.amax(1, keepdim=True))
+    if logits.shape[1] <= 2:
+        scores = shifted - shifted.flip(1)
+    else:
+        falling = shifted.sort(1, descending=True).values
+        second, others = falling[:, 1:2], falling[:, 1:]
+        # The sum over all classes, less one, loses digits only where that one is the highest and nearly all of the sum.
+        without = (_sum(falling.exp()) - shifted.exp()).log()
+        without_highest = second + _sum(_shifted(others, second).exp()).log()
+        scores = shifted - torch.where(shifted == 0, without_highest, without)
+    return scores.nan_to_num(-math.inf, math.inf, -math.inf)
+
+
+def _shifted(logits: Tensor, highest: Tensor) -> Tensor:
+    """Logits less the highest one, 0 for itself, which may be infinite."""
+    return torch.where(logits == highest, 0.0, logits - highest)
+
+
+def _sum(values: Tensor) -> Tensor:
+    """The sum of each row [n, 1], added in order, so that its bits do not depend on the number of rows."""
+    return values.cumsum(1)[:, -1:]
+
+
+def _details(values: Tensor, samples: Tensor) -> dict[str, Any]:
+    weighted = weighted_mean(values, samples)
+    return {
+        "by_class": plain(values),
+        "weighted": None if math.isnan(weighted) else weighted,
+        "set": "classes that some of the samples have, and others not",
+        "classes": int((~values.isnan()).sum()),
+    }
+
+
+def _undefined(points: str, classes: int = 0) -> Tensor:
+    return torch.full((4 + 2 * len(points.split()), classes), math.nan, dtype=torch.float64)
+
+
+def _coarser(bins: Tensor, count: int) -> Tensor:
+    """The same counts [2, C, B] in `count` bins, a divisor of B."""
+    return bins.view(*bins.shape[:2], count, -1).sum(3)
