@@ -84,6 +84,7 @@ class Metric(ABC):
         needs_scores: whether predicted classes are not enough.
         may_diverge: whether NaN says that the model diverged; then a mean keeps it.
         pools_models: whether the states of several models may be merged.
+        on_request: report details only where the metric is asked for, and not with others that share its state.
         higher_is_better: which of two values selects a round or a trial.
     """
 
@@ -94,6 +95,7 @@ class Metric(ABC):
     needs_scores: ClassVar[bool] = False
     may_diverge: ClassVar[bool] = False
     pools_models: ClassVar[bool] = True
+    on_request: ClassVar[bool] = False
     higher_is_better: ClassVar[bool] = True
 
     @classmethod
@@ -375,7 +377,7 @@ class Scores:
 
     def details(self) -> dict[str, dict[str, Any]]:
         """Further values of the metrics on all samples together, as JSON values: lists by class, bounds, notes."""
-        names = dict.fromkeys((*METRICS.names(), *self.metrics))  # the latter may have levels in their names
+        names = dict.fromkeys((*(name for name, kind in METRICS if not kind.on_request), *self.metrics))
         by_name = {name: dict(self.pooled.details(name)) for name in names}
         return {name: finite(values) for name, values in by_name.items() if values}
 

@@ -122,7 +122,9 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         milliseconds = int(1000 * time.time())
-        metrics = [Metric(name, float(value), milliseconds, step) for name, value in values.items()]
+        # MLflow refuses the @ and = of "sensitivity@specificity=0.95".
+        names = {name: name.replace("@", " at ").replace("=", ":") for name in values}
+        metrics = [Metric(names[name], float(value), milliseconds, step) for name, value in values.items()]
         self._client.log_batch(self._run_id, metrics=metrics)
 
 

@@ -141,6 +141,7 @@ class RecallOfAll(Recall):
     """The mean recall over all classes of the data, 0 for one without tested samples."""
 
     __slots__ = ()
+    on_request: ClassVar[bool] = True
     class_set: ClassVar[str] = _EVERY
 
 
@@ -149,6 +150,7 @@ class Specificity(ClassCounts):
     """The share of the other classes' samples that is not taken for a class, as a mean over tested classes."""
 
     __slots__ = ()
+    on_request: ClassVar[bool] = True
 
     def by_class(self) -> Tensor:
         true, predicted, correct = self.vectors().double()
@@ -161,6 +163,7 @@ class PositivePredictiveValue(ClassCounts):
     """Precision by class, and its mean over the classes that were predicted."""
 
     __slots__ = ()
+    on_request: ClassVar[bool] = True
     class_set: ClassVar[str] = _DEFINED
 
     def by_class(self) -> Tensor:
@@ -175,6 +178,7 @@ class NegativePredictiveValue(ClassCounts):
     """
 
     __slots__ = ()
+    on_request: ClassVar[bool] = True
     class_set: ClassVar[str] = _DEFINED
 
     def by_class(self) -> Tensor:
@@ -188,6 +192,7 @@ class Precision(PositivePredictiveValue):
     """Precision by class, and its mean over the classes that were tested or predicted, 0 for one never predicted."""
 
     __slots__ = ()
+    on_request: ClassVar[bool] = False
     class_set: ClassVar[str] = _MET
 
 
@@ -196,6 +201,7 @@ class PrecisionOfAll(Precision):
     """The mean precision over all classes of the data, 0 for one that was never predicted."""
 
     __slots__ = ()
+    on_request: ClassVar[bool] = True
     class_set: ClassVar[str] = _EVERY
 
 
@@ -222,6 +228,7 @@ class MacroF1OfAll(MacroF1):
     """The mean F1 over all classes of the data, 0 for one neither tested nor predicted."""
 
     __slots__ = ()
+    on_request: ClassVar[bool] = True
     class_set: ClassVar[str] = _EVERY
 
 

@@ -102,17 +102,19 @@ class EvaluationConfig(Section):
     metrics: tuple[str, ...] = Field(
         (),
         description="Names of further metrics: average_precision, auroc, adaptive_ece, brier, nll, precision, recall, "
-        "weighted_f1, domain_accuracy, and those of plug-ins; in Python also functions. Accuracy, loss, "
-        "balanced_accuracy, macro_f1, ece and the success of an attack are always recorded, also by an empty list.",
-        examples=[["auroc", "brier"]],
+        "specificity, ppv, npv, mcc, weighted_f1, domain_accuracy, means over all classes (recall_all, "
+        "precision_all, macro_f1_all), sensitivity@specificity=0.95 and specificity@sensitivity=0.95 at any level, "
+        "and those of plug-ins; in Python also functions. Accuracy, loss, balanced_accuracy, "
+        "macro_f1, ece and the success of an attack are always recorded, also by an empty list.",
+        examples=[["auroc", "sensitivity@specificity=0.9"]],
     )
     scores_mib: float = Field(
         64.0,
         ge=0,
         allow_inf_nan=False,
-        description="Memory in MiB that the scores of one model may take for metrics that need them all (auroc, "
-        "average_precision, adaptive_ece). With more scores they are counted in 4,096 bins, and the bound of the "
-        "error is reported.",
+        description="Memory in MiB that the scores of one model, 8 bytes each, may take for metrics that need them all "
+        "(auroc, average_precision, sensitivity@specificity, adaptive_ece). With more scores they are "
+        "counted in 4,096 bins, and the bound of the error is reported.",
     )
     newcomers: NewcomersConfig = Field(
         NewcomersConfig(),
