@@ -10,7 +10,7 @@ import math
 import re
 from abc import ABCMeta
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -68,14 +68,11 @@ class ClassScores(Metric):
         if not (self.bins.shape[2] or further.bins.shape[2]):
             scores = torch.cat([self.scores, further.scores])
             labels = torch.cat([self.labels, further.labels])
-            return type(self)(
-                scores, labels, self.bins, _undefined(self.points), self.limit, self.points
-            )._within_limit()
+            return replace(self, scores=scores, labels=labels, by_class=_undefined(self.points))._within_limit()
         first, second = self.binned(), further.binned()
         count = min(first.bins.shape[2], second.bins.shape[2])
-        return first._without_scores(
-            _coarser(first.bins, count) + _coarser(second.bins, count), _undefined(self.points)
-        )
+        bins = _coarser(first.bins, count) + _coarser(second.bins, count)
+        return first._without_scores(bins, _undefined(self.points))
 
     def binned(self, bins: int = BINS) -> Self:
         """The same scores, counted in bins."""
@@ -155,7 +152,7 @@ class ClassScores(Metric):
         return columns
 
     def _without_scores(self, bins: Tensor, by_class: Tensor) -> Self:
-        return type(self)(self.scores[:0], self.labels[:0], bins, by_class, self.limit, self.points)
+        return replace(self, scores=self.scores[:0], labels=self.labels[:0], bins=bins, by_class=by_class)
 
     def _within_limit(self) -> Self:
         """The same state, in bins if its scores take more memory than they may."""
@@ -246,7 +243,7 @@ class SensitivityAtSpecificity(OperatingPoint):
         >>> import torch
         >>> logits, labels = torch.tensor([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0], [0.0, 0.0]]), torch.tensor([0, 1, 0, 1])
         >>> SensitivityAtSpecificity.new(Predictions(logits, labels)).details()["by_class"]
-        [0.5, 0.5]
+        [0.0, 0.5]
     """
 
     __slots__ = ()
@@ -289,8 +286,8 @@ def _operating_point(name: str, positives: Tensor, negatives: Tensor) -> tuple[T
 def log_odds(logits: Tensor) -> Tensor:
     """The score of each class, z_c - log sum exp of the others' logits [n, C] float64; -inf in rows with a NaN.
 
-    Scores tie if the logits differ by a constant or another order of classes: the last bits matter, because a tie
-    counts half.
+    The last bits matter, because a tie counts half: samples tie if their logits differ by the order of the other
+    classes, or by a constant that float64 subtracts exactly.
     """
     shifted = _shifted(logits, logits.amax(1, keepdim=True))
     if logits.shape[1] <= 2:
@@ -298,7 +295,7 @@ def log_odds(logits: Tensor) -> Tensor:
     else:
         falling = shifted.sort(1, descending=True).values
         second, others = falling[:, 1:2], falling[:, 1:]
-        # The sum over all classes, less one, loses digits only where that one is the highest and nearly all of the sum.
+        # The sum over all classes less one of them loses digits only if that one is the highest, nearly all of the sum.
         without = (_sum(falling.exp()) - shifted.exp()).log()
         without_highest = second + _sum(_shifted(others, second).exp()).log()
         scores = shifted - torch.where(shifted == 0, without_highest, without)
