@@ -120,6 +120,7 @@ def check_measure(measure: str, names: Sequence[str]) -> None:
 
 
 _NAMES = {"auroc": "AUROC", "macro_f1": "macro F1", "weighted_f1": "weighted F1", "ece": "ECE", "nll": "NLL"}
+_NAMES |= {"ppv": "PPV", "npv": "NPV", "mcc": "MCC"}
 _NAMES |= {"best_val": "best val", "worst10": "worst 10 % of clients"}
 
 
