@@ -18,11 +18,13 @@ import numpy as np
 import torch
 
 
-def generator_states() -> tuple[bytes, int, tuple[int, bytes]]:
-    """Return the states of the global generators of torch, Python and NumPy, as values that can be compared."""
+def generator_states(device: torch.device | None = None) -> tuple[bytes, int, tuple[int, bytes]]:
+    """Return the states of the global generators of torch, Python and NumPy, as values that can be compared. torch's
+    includes that of a CUDA device."""
     _, key, position, *_ = np.random.get_state()  # noqa: NPY002
     numpy_state = int(position), np.asarray(key).tobytes()
-    return torch.default_generator.get_state().numpy().tobytes(), hash(random.getstate()), numpy_state
+    torch_states = b"".join(generator.get_state().numpy().tobytes() for generator in _global_generators(device))
+    return torch_states, hash(random.getstate()), numpy_state
 
 
 def remember_draws(device: torch.device | None = None) -> Callable[[], None]:

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,8 @@ class _Group:
     """The parameters at `indices`, which share `spec`.
 
     rate: the learning rate as a tensor [] if it decays, so that a compiled step holds in every round; else None.
-    first_moments: momenta of SGD, or first moments of Adam. second_moments: those of Adam.
+    first_moments: momenta of SGD, or first moments of Adam. second_moments: those of Adam. numbers: Adam's corrections
+    [2] in float64, in the place of those of the counted step.
     """
 
     spec: OptimizerSpec
@@ -29,12 +31,25 @@ class _Group:
     rate: Tensor | None
     first_moments: list[Tensor] = field(default_factory=list)
     second_moments: list[Tensor] = field(default_factory=list)
+    numbers: Tensor | None = None
 
     def corrections(self, step: int) -> tuple[float, float]:
         """Return by what Adam divides the root of the second moments, and its factor or divisor of the step."""
         beta1, beta2 = self.spec.betas
         corrected = 1 - beta1**step
         return (1 - beta2**step) ** 0.5, -self.spec.lr / corrected if self.rate is None else corrected
+
+    def operands(self, step: int, device: torch.device) -> tuple[Any, Any]:
+        """Return the corrections of a step as numbers, or as tensors [] where a graph may read them. On a GPU plain
+        steps take tensors too, because addcdiv with a number rounds less often there than operators with a tensor."""
+        numbers = self.numbers
+        if numbers is None and device.type != "cuda":
+            return self.corrections(step)
+        if numbers is None:
+            numbers = torch.tensor(self.corrections(step), dtype=torch.float64).to(device, non_blocking=True)
+        # lists of float32 share one kernel with a tensor of float32, which is rounded as a number would be
+        narrow = numbers.float() if {moment.dtype for moment in self.first_moments} == {torch.float32} else numbers
+        return narrow[0], (narrow if self.rate is None else numbers)[1]
 
 
 class Optimizer:
@@ -97,6 +112,13 @@ class Optimizer:
             for number in group.corrections(step)
         ]
 
+    def read_numbers(self, numbers: Tensor) -> None:
+        """Let steps read those of `numbers_of_steps` from a float64 tensor on the device, because a captured step would
+        repeat numbers of the host."""
+        pairs = iter(numbers.view(-1, 2))
+        for group in self._groups:
+            group.numbers = next(pairs) if group.spec.name == "adam" else None
+
     def advance(self, steps: int, state: Sequence[Tensor], layout: object = None) -> None:
         """Count steps that were taken elsewhere on the same tensors, and take over the state after them."""
         self.steps += steps
@@ -108,18 +130,16 @@ class Optimizer:
                 group.second_moments = list(islice(tensors, len(group.indices)))
 
     def separate(self) -> "Optimizer":
-        """Return an optimiser of the same parameters with copies of the rates and with moments of its own. Moments are
-        -0.0 for SGD, to which a first gradient is added without a change of its bits."""
+        """Return an optimiser of the same parameters with copies of the rates and with moments of its own, as before a
+        first step. They are -0.0 for SGD, to which a first gradient is added without a change of its bits."""
         separate = copy.copy(self)
-        separate._groups = [
-            replace(
-                group,
-                rate=None if group.rate is None else group.rate.clone(),
-                first_moments=[torch.full_like(self.parameters[i], -0.0) for i in group.indices if group.spec.momentum],
-                second_moments=[],
-            )
-            for group in self._groups
-        ]
+        separate._groups = []
+        for group in self._groups:
+            rate, adam = None if group.rate is None else group.rate.clone(), group.spec.name == "adam"
+            own = [self.parameters[i] for i in group.indices if adam or group.spec.momentum]
+            first = [torch.full_like(parameter, 0.0 if adam else -0.0) for parameter in own]
+            second = [torch.zeros_like(parameter) for parameter in own if adam]
+            separate._groups.append(replace(group, rate=rate, first_moments=first, second_moments=second))
         return separate
 
     def narrow(self, parameters: Sequence[Tensor]) -> None:
@@ -153,14 +173,17 @@ class Optimizer:
         torch._foreach_addcmul_(group.second_moments, grads, grads, 1 - beta2)
         scale = torch._foreach_sqrt(group.second_moments)
         # in the order of torch.optim, because another order rounds differently
-        divisor, step_size = group.corrections(self.steps)
+        divisor, step_size = group.operands(self.steps, parameters[0].device)
         torch._foreach_div_(scale, divisor)
         torch._foreach_add_(scale, group.spec.eps)
-        if group.rate is None:
+        if group.rate is not None:
+            _move(parameters, torch._foreach_div(group.first_moments, scale), group.rate / step_size)
+        elif isinstance(step_size, Tensor):
+            directions = torch._foreach_mul(group.first_moments, step_size)  # the roundings of addcdiv on a CPU
+            torch._foreach_add_(parameters, torch._foreach_div(directions, scale))
+        else:
             # The step size is negative here, because addcdiv adds.
             torch._foreach_addcdiv_(parameters, group.first_moments, scale, step_size)
-        else:
-            _move(parameters, torch._foreach_div(group.first_moments, scale), group.rate / step_size)
 
 
 def _sgd(group: _Group, parameters: list[Tensor], grads: list[Tensor]) -> None:

@@ -6,6 +6,7 @@ weights, and the sums are what an optimiser's state is to a training phase.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -105,7 +106,8 @@ class EpochSteps:
     """All that the steps of one epoch need, apart from the batches.
 
     trainable: the parameters that the phase trains, by name. remaining_ratio: remaining rounds divided by finished
-    rounds; decides whether a speed-up pays off. set_modes: sets the modules' training and evaluation modes.
+    rounds; decides whether a speed-up pays off. set_modes: sets the modules' training and evaluation modes. draws:
+    False if steps are known to draw no random numbers, which a second pass would have to draw again.
     """
 
     reads: ClassVar[bool] = False  # steps write weights
@@ -116,6 +118,7 @@ class EpochSteps:
     carried: Optimizer
     remaining_ratio: float = 1.0
     set_modes: Callable[[], None] = lambda: None
+    draws: bool = True
 
     def run(self, batch: Batch) -> StepResults:
         """Take one step. The new state is the optimiser's if it had none before."""
@@ -133,15 +136,16 @@ class EpochSteps:
     def _gradients(self, batch: Batch, *, measured: bool) -> tuple[Objective, Sequence[Tensor], Mapping[str, Tensor]]:
         """Return the objective of a batch, the gradients of the step, and with `measured` the norms of the terms'."""
         net, parameters, phase = self.loaded_net.net, list(self.trainable.values()), self.phase
-        draw_again = None if phase.ascent is None else remember_draws(batch.y.device)
+        draw_again = remember_draws(batch.y.device) if phase.ascent is not None and self.draws else None
         result, gradients = loss_and_gradients(net, batch, self.consts, phase, parameters, keep_graph=measured)
         norms = gradient_norms(result.terms, parameters) if measured else {}
-        if phase.ascent is not None and draw_again is not None:
+        if phase.ascent is not None:
             with torch.no_grad():
                 named = dict(zip(self.trainable, gradients, strict=True))
                 moves = phase.ascent(named, self.trainable, self.consts)
             with moved(self.loaded_net, self.trainable, moves):
-                draw_again()
+                if draw_again is not None:
+                    draw_again()
                 _, gradients = loss_and_gradients(net, batch, self.consts, phase, parameters)
         return result, gradients, norms
 
@@ -168,10 +172,10 @@ class Sums:
 
     def __init__(self, statistics: Mapping[str, Statistic], classes: int) -> None:
         self.trees: dict[str, Tree] = {name: {} for name in statistics}
-        self.steps, self.rates = 0, list[Tensor]()
+        self.steps, self.rates = 0, list[Tensor]()  # no sum has a learning rate
         self.key: Hashable = "sums", classes  # all that the arithmetic depends on, apart from statistics and tensors
-        # a subclass may add up in another way, so the type itself counts
-        self._grows = not all(type(statistic) in _OF_ONE_LAYOUT for statistic in statistics.values())
+        # whether batches may bring new sums; a subclass may add up in another way, so the type itself counts
+        self.grows = not all(type(statistic) in _OF_ONE_LAYOUT for statistic in statistics.values())
 
     @property
     def state(self) -> list[Tensor]:
@@ -185,7 +189,7 @@ class Sums:
 
     def kind_of_step(self, number: int) -> Hashable:
         """Return a key that batches share whose sums so far have the same layout. `number` counts from 1."""
-        return number if self._grows else number > 1
+        return number if self.grows else number > 1
 
     def numbers_of_steps(self, first: int, steps: int) -> list[float]:
         """Return no numbers: none depends on how many batches came before."""
@@ -197,6 +201,15 @@ class Sums:
         self.trees = {name: {} for name in self.trees}
         for (name, entry), tensor in zip(layout, state, strict=True):
             self.trees[name][entry] = tensor
+
+    def separate(self) -> Sums:
+        """Return sums of the same layout at -0.0, to which a first batch is added without a change of its bits."""
+        separate = copy.copy(self)
+        separate.trees = {
+            name: {entry: torch.full_like(tensor, -0.0) for entry, tensor in tree.items()}
+            for name, tree in self.trees.items()
+        }
+        return separate
 
 
 @dataclass(slots=True)

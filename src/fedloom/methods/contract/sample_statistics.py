@@ -73,7 +73,7 @@ class SampleMean:
     of: Measure | str
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        count = torch.tensor(float(len(values))) if batch.mask is None else batch.mask.sum()
+        count = batch.mask.sum() if batch.mask is not None else torch.full((), float(len(values)), device=values.device)
         # `batch.mean` leaves padded rows out; times their number it is a sum again.
         return _added(sums, {"sums": batch.mean(values.double()) * count, "counts": count})
 
