@@ -58,8 +58,8 @@ class CudaCapture:
                 with torch.cuda.graph(graph, pool=self._pool):
                     work()
             except Exception:
-                # After a capture that failed, torch 2.11 takes the generator for captured, and steps could draw no more
-                # random numbers. A capture that succeeds ends this.
+                # After a failed capture, older versions of torch still expect the generator to be captured, and plain
+                # steps that draw random numbers end with an error. A capture that succeeds repairs this.
                 with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
                     torch.zeros(1, device=self._device)
                 raise
