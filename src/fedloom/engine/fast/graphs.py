@@ -10,10 +10,9 @@ with each graph, and a replay reads its seed and offset and moves it on as the s
 in a replay, so the comparison of all generators after the first replay refuses steps that draw from them.
 """
 
-import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from fedloom.core.streams import generator_states, remember_draws
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import EpochBatches
 from fedloom.engine.client_phases import NetMemory, PhaseResults, Replay, Stepper, StepTable
+from fedloom.engine.fast.capture import Capture, CudaCapture, says_memory_is_full
 from fedloom.engine.keys import from_leaves, layout_of, leaves_of, phase_key, structure_of
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.steps import EpochSteps, Steps, Sums
@@ -31,40 +31,6 @@ from fedloom.methods.contract.phases import Batch, Consts, Objective, Train
 PLAIN_STEPS = 2  # of a kind, before it is captured
 MAX_KINDS = 256  # whose graphs are kept
 _LOGGED = 1024  # steps whose objectives fit the log of a graph
-
-# Makes a function that repeats what its argument does. The argument may run several times on the way.
-Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
-
-
-class CudaCapture:
-    """Captures work as a CUDA graph of a device. This class alone calls `torch.cuda`."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pool: Any = None
-
-    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Run `work` on another stream, so that libraries set themselves up, then capture it."""
-        with torch.cuda.device(self._device):
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(2):
-                    work()
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            try:
-                # graphs are replayed one after another, so they can share the memory of their intermediate values
-                with torch.cuda.graph(graph, pool=self._pool):
-                    work()
-            except Exception:
-                # After a failed capture, older versions of torch still expect the generator to be captured, and plain
-                # steps that draw random numbers end with an error. A capture that succeeds repairs this.
-                with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
-                    torch.zeros(1, device=self._device)
-                raise
-            self._pool = graph.pool()
-            return graph.replay
 
 
 def dry_capture(work: Callable[[], None]) -> Callable[[], None]:
@@ -76,7 +42,7 @@ class UncapturableError(Exception):
     """Why steps of a kind are not captured."""
 
 
-class _Kind:
+class _GraphKind:
     """Steps that differ in values of tensors and in the sizes of batches alone, and what their graphs share.
 
     The first phase's objects are kept, because their ids are in the key. steps: those on the fixed memory. numbers:
@@ -150,7 +116,7 @@ class _Graph:
     batch: the memory of the samples, where these are augmented outside the graph; None if the graph gathers them.
     """
 
-    kind: _Kind
+    kind: _GraphKind
     data: Dataset
     buffers: _Buffers
     rows: int
@@ -221,7 +187,7 @@ class GraphStepper(Stepper):
 
     def __init__(self, data: Dataset, capture: Capture | None = None) -> None:
         self._data, self._capture = data, capture or CudaCapture(data.y.device)
-        self._kinds: dict[Hashable, _Kind] = {}
+        self._kinds: dict[Hashable, _GraphKind] = {}
         self._buffers, self._memory_is_full = _Buffers.of(data), False
         self._notes: dict[str, Diagnostic] = {}
         self._told: set[str] = set()
@@ -252,12 +218,11 @@ class GraphStepper(Stepper):
                         self._plain_step(kind, steps, epoch, results)
                         filled = False
                         continue
-                    own = kind.steps.carried
                     if not filled:
-                        state = carried.state
-                        if not state or state[0] is not own.state[0]:
+                        state, fixed = carried.state, kind.steps.carried
+                        if not state or state[0] is not fixed.state[0]:
                             kind.fill(steps, state)
-                        carried.advance(0, own.state, own.layout)
+                        carried.advance(0, fixed.state, fixed.layout)
                         filled = True
                     self._replay(graph, steps, epoch, min(batches, _LOGGED), results)
             if filled and isinstance(carried, Sums):  # statistics may share them, and the next client changes them
@@ -268,12 +233,12 @@ class GraphStepper(Stepper):
     def _key(epoch: EpochBatches, rows: int) -> Hashable:
         return rows, epoch.augmented
 
-    def _kind_of(self, steps: Steps) -> _Kind:
+    def _kind_of(self, steps: Steps) -> _GraphKind:
         layout = layout_of(steps.consts)[1] if steps.consts else ()
         key = id(steps.loaded_net), phase_key(steps.phase), layout, tuple(steps.trainable), steps.carried.key
         kind = self._kinds.pop(key, None)
         if kind is None:
-            kind = _Kind(steps)
+            kind = _GraphKind(steps)
             if isinstance(steps.carried, Sums) and steps.carried.grows:
                 self._refuse(kind, UncapturableError("its sums may grow with each batch"))
             while len(self._kinds) >= MAX_KINDS:
@@ -281,7 +246,7 @@ class GraphStepper(Stepper):
         self._kinds[key] = kind
         return kind
 
-    def _plain_step(self, kind: _Kind, steps: Steps, epoch: EpochBatches, results: PhaseResults | None) -> None:
+    def _plain_step(self, kind: _GraphKind, steps: Steps, epoch: EpochBatches, results: PhaseResults | None) -> None:
         """Take a step as always, and capture it if its kind has occurred often enough."""
         rows, _ = epoch.next_rows()
         key = self._key(epoch, rows)
@@ -292,7 +257,7 @@ class GraphStepper(Stepper):
         if results is not None:
             results.add(epoch, objective, batch)
 
-    def _captured(self, kind: _Kind, steps: Steps, epoch: EpochBatches) -> tuple[Batch, Objective | None]:
+    def _captured(self, kind: _GraphKind, steps: Steps, epoch: EpochBatches) -> tuple[Batch, Objective | None]:
         """Take a step, capture it, and keep the graph if a replay gives the bits of the step."""
         (rows, _), position, device = epoch.next_rows(), epoch.position, self._data.y.device
         tree, carried = list(steps.loaded_net.tree.values()), steps.carried
@@ -337,17 +302,17 @@ class GraphStepper(Stepper):
         go_on_drawing()
         return batch, objective
 
-    def _refuse(self, kind: _Kind, error: Exception) -> None:
+    def _refuse(self, kind: _GraphKind, error: Exception) -> None:
         """Take steps of a kind the plain way from now on, and all steps if memory is full."""
         reason = str(error).partition("\n")[0] or type(error).__name__
         what = "steps are taken" if isinstance(kind.phase, Train) else "batches of a statistics pass are taken"
         kind.refused = True
-        if _says_memory_is_full(error):
+        if says_memory_is_full(error):
             self._memory_is_full = True
             what, reason = "steps are taken", f"the device has too little memory for graphs of them ({reason})"
-            for each in (kind, *self._kinds.values()):
-                each.refused = True
-                each.graphs.clear()
+            for refused_kind in (kind, *self._kinds.values()):
+                refused_kind.refused = True
+                refused_kind.graphs.clear()
             self._kinds.clear()
         message = f"{what} one by one, slower and with the same numbers: {reason}"
         self._notes.setdefault(message, Diagnostic("engine.plain_steps", message, 1.0))
@@ -364,28 +329,21 @@ class GraphStepper(Stepper):
             try:
                 graph.replay()
             except RuntimeError as error:
-                if not _says_memory_is_full(error):
+                if not says_memory_is_full(error):
                     raise
                 self._refuse(graph.kind, error)
                 batches = number  # a replay that cannot be launched changes nothing
                 break
             tapped.append({name: tap.clone() for name, tap in graph.taps.items()} if wanted else {})
         epoch.position = first + batches
-        own = graph.kind.steps.carried
-        carried.advance(batches, own.state, own.layout)
+        fixed = graph.kind.steps.carried
+        carried.advance(batches, fixed.state, fixed.layout)
         self.replayed_steps += batches
         if results is not None and batches:
             results.add_replayed(epoch, first, batches, graph.table(batches, tapped) if wanted else None)
 
 
-def _says_memory_is_full(error: BaseException | None) -> bool:
-    """Whether an error, or one before it, is for lack of memory: the end of a broken capture may raise another one."""
-    while error is not None and not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error):
-        error = error.__context__
-    return error is not None
-
-
-def _taken(kind: _Kind, steps: Steps, epoch: EpochBatches) -> tuple[Batch, Objective | None]:
+def _taken(kind: _GraphKind, steps: Steps, epoch: EpochBatches) -> tuple[Batch, Objective | None]:
     batch = epoch.take()
     return batch, steps.run(batch).objective
 
@@ -416,4 +374,4 @@ def _equal_objectives(graph: _Graph, objective: Objective | None) -> bool:
     table = graph.table(1, [])
     numbers = [objective.total, *objective.terms.values()]
     logged = [table.totals, *table.terms.values()]
-    return _equal([torch.as_tensor(each).reshape(()) for each in logged], [n.double().reshape(()) for n in numbers])
+    return _equal([torch.as_tensor(number).reshape(()) for number in logged], [n.double().reshape(()) for n in numbers])
