@@ -226,7 +226,7 @@ class GraphStepper(Stepper):
                         filled = True
                     self._replay(graph, steps, epoch, min(batches, _LOGGED), results)
             if filled and isinstance(carried, Sums):  # statistics may share them, and the next client changes them
-                carried.advance(0, _copies(carried.state), carried.layout)
+                carried.advance(0, copies_of(carried.state), carried.layout)
         return iter(())
 
     @staticmethod
@@ -262,7 +262,7 @@ class GraphStepper(Stepper):
         (rows, _), position, device = epoch.next_rows(), epoch.position, self._data.y.device
         tree, carried = list(steps.loaded_net.tree.values()), steps.carried
         try:
-            before, state = _copies(tree), _copies(carried.state)
+            before, state = copies_of(tree), copies_of(carried.state)
         except torch.OutOfMemoryError as error:
             self._refuse(kind, error)
             return _taken(kind, steps, epoch)
@@ -272,7 +272,7 @@ class GraphStepper(Stepper):
         live, after = [*tree, *carried.state], list[Tensor]()
         draws_after, go_on_drawing = generator_states(device), remember_draws(device)
         try:
-            after = _copies(live)
+            after = copies_of(live)
             if isinstance(kind.phase, Train) and kind.phase.ascent is not None and draws_after != draws:
                 # the second pass resets the generators, which the host cannot do within a graph
                 raise UncapturableError("the two passes of a step share their random numbers, as those of dropout")
@@ -284,21 +284,21 @@ class GraphStepper(Stepper):
             graph.begin(epoch, numbers)
             kind.fill(steps, state)
             graph.replay = self._capture(graph.work)
-            _restore(tree, before)
+            restore(tree, before)
             draw_again()
             kind.fill(steps, state)
             graph.begin(epoch, numbers)
             graph.replay()
             if generator_states(device) != draws_after:
                 raise UncapturableError("a replay draws other random numbers than the step")
-            if not _equal([*tree, *kind.steps.carried.state], after) or not _equal_objectives(graph, objective):
+            if not same_bits([*tree, *kind.steps.carried.state], after) or not _equal_objectives(graph, objective):
                 raise UncapturableError("a replay has other bits than the step")
             kind.graphs[self._key(epoch, rows)] = graph
         except Exception as error:  # the plain steps still run
             self._refuse(kind, error)
         epoch.position = position + 1
         if after:  # else there was no memory for them, and nothing has been changed
-            _restore(live, after)
+            restore(live, after)
         go_on_drawing()
         return batch, objective
 
@@ -353,16 +353,16 @@ def _copy_of(batch: Batch) -> Batch:
     return batch._replace(x=batch.x.clone(), y=batch.y.clone(), second=second)
 
 
-def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+def copies_of(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
 @torch.no_grad()
-def _restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     torch._foreach_copy_(list(tensors), list(values))
 
 
-def _equal(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
+def same_bits(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
     """Whether tensors are equal, NaN to NaN."""
     pairs = zip(tensors, values, strict=True)
     return all(torch.equal(a.nan_to_num(), b.nan_to_num()) and torch.equal(a.isnan(), b.isnan()) for a, b in pairs)
@@ -372,6 +372,6 @@ def _equal_objectives(graph: _Graph, objective: Objective | None) -> bool:
     if objective is None:
         return True
     table = graph.table(1, [])
-    numbers = [objective.total, *objective.terms.values()]
-    logged = [table.totals, *table.terms.values()]
-    return _equal([torch.as_tensor(number).reshape(()) for number in logged], [n.double().reshape(()) for n in numbers])
+    numbers = [number.double().reshape(()) for number in (objective.total, *objective.terms.values())]
+    logged = [torch.as_tensor(number).reshape(()) for number in (table.totals, *table.terms.values())]
+    return same_bits(logged, numbers)
