@@ -15,7 +15,7 @@ Row = dict[str, Any]
 _LEVELS = {  # the columns of nested results, one per level
     "engines": ("part", "quantity", "contestant", "statistic"),
     "advice": ("scenario", "quantity"),
-    "gpu": ("part", "quantity", "statistic"),
+    "gpu": ("part", "contestant", "statistic"),
 }
 
 

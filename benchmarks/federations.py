@@ -4,14 +4,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from benchmarks.workloads import LR, Workload
 from fedloom.core.errors import ConfigError
+from fedloom.core.records import map_tensors
 from fedloom.core.streams import Streams
+from fedloom.data.augment import Augmentation
 from fedloom.data.scenario import Scenario
-from fedloom.engine import Federation, LocalTraining, Serial, Worker
+from fedloom.engine import Federation, LocalTraining, RoundReport, Serial, Worker
 from fedloom.engine.choose import EngineChoice, choose_engine
+from fedloom.engine.device import check_precision, device_settings, find_device
+from fedloom.engine.speedups import Speedups
 from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ClientContext, Start, Task
 from fedloom.methods.contract.phases import OptimizerSpec, Phase
@@ -29,13 +33,34 @@ class NoOp(FedAvg):
         return []
 
 
-def federation(workload: Workload, scenario: Scenario | None = None, **engine: Any) -> Federation:
-    """Return a federation on the workload, or on other clients. engine: as in a config, and `bfloat16`.
+class BenchFederation(Federation):
+    """A federation that computes in a precision of a config. reasons: why steps were not replayed."""
+
+    worker: Worker
+    precision: str
+    reasons: frozenset[str] = frozenset()
+
+    def step(self) -> RoundReport:
+        with device_settings(self.worker.device, self.precision, deterministic=True):
+            report = super().step()
+        self.reasons |= {note.message for note in report.diagnostics if note.code == "engine.plain_steps"}
+        return report
+
+
+def federation(
+    workload: Workload,
+    scenario: Scenario | None = None,
+    *,
+    device: str = "cpu",
+    precision: str = "float32",
+    rounds: int = ROUNDS,
+    **engine: Any,
+) -> BenchFederation:
+    """Return a federation on the workload, or on other clients. rounds: announced. engine: as in a config.
 
     Raises one of `NOT_THERE` if there is no such engine, or if it cannot run the workload.
     """
-    scenario = scenario or workload.scenario()
-    device, half = torch.device(engine.pop("device", "cpu")), engine.pop("bfloat16", False)
+    scenario, choice = scenario or workload.scenario(), EngineChoice(**engine)
     method: Method = NoOp() if workload.method == "no-op" else METHODS.get(workload.method).configured("sound", {})
     net = workload.net(scenario)
     if workload.method != "no-op":
@@ -45,16 +70,21 @@ def federation(workload: Workload, scenario: Scenario | None = None, **engine: A
         net,
         clients=scenario.clients,
         num_classes=scenario.num_classes,
-        rounds=ROUNDS,
+        rounds=rounds,
         local_epochs=workload.epochs,
         streams=Streams(0),
         optimizer=optimizer,
         batch_size=workload.batch,
     )
-    local = LocalTraining(workload.batch, optimizer)
-    worker = Worker(method, [net], scenario.train_set, local, device, bfloat16=half)
-    simulation = Federation(method, Serial(worker), [task], scenario, participation=workload.sampled / scenario.clients)
-    simulation.engine = choose_engine(simulation, worker, EngineChoice(**engine)).engine
+    local = LocalTraining(workload.batch, optimizer, Augmentation(crop=1 if method.spec.views == 2 else 0))
+    found = find_device(device, choice.name, [net], scenario.train_set, workload.batch)
+    check_precision(precision, found)
+    half, speedups = precision == "bfloat16", Speedups(steps=choice.fast)
+    worker = Worker(method, [net], scenario.train_set, local, found, bfloat16=half, speedups=speedups)
+    participation, nets = workload.sampled / scenario.clients, [net.functional] if method.spec.public else []
+    simulation = BenchFederation(method, Serial(worker), [task], scenario, participation=participation, nets=nets)
+    simulation.worker, simulation.precision = worker, precision
+    simulation.engine = choose_engine(simulation, worker, choice).engine
     return simulation
 
 
@@ -87,3 +117,27 @@ def closed(federation: Federation) -> None:
 def engine_of(federation: Federation) -> str:
     """Return the name of its engine."""
     return federation.engine.name
+
+
+def facts(federation: BenchFederation) -> dict[str, Any]:
+    """Return its engine and device, the share of steps so far that were replayed, and why others were not."""
+    plain, replayed = (getattr(federation.worker.stepper, f"{kind}_steps", 0) for kind in ("plain", "replayed"))
+    return {
+        "engine": federation.engine.name,
+        "device": str(federation.worker.device),
+        "replayed": round(replayed / max(1, plain + replayed), 3),
+        "reasons": sorted(federation.reasons),
+    }
+
+
+def weights_of(federation: Federation) -> list[Tensor]:
+    """Return copies of all tensors of the server and the clients, on the CPU, in a fixed order."""
+    tensors: list[Tensor] = []
+
+    def kept(tensor: Tensor) -> Tensor:
+        tensors.append(tensor.detach().cpu().clone())
+        return tensor
+
+    for record in (federation.server, *(federation.states[client] for client in sorted(federation.states))):
+        map_tensors(record, kept)
+    return tensors

@@ -1,102 +1,108 @@
-"""Speed of fedloom on one GPU: a step, a round against plain loops, copies, tests, two rounds of FedSC.
+"""Speed and bits on one GPU: rounds against plain loops and JAX, five methods, whole runs, and the bits of all methods.
 
-    python -m benchmarks gpu [--device cuda] [--only step,round]
+    python -m benchmarks gpu [--device cuda] [--only float32,bits] [--jax PYTHON]
 
-  step        a local step of FedSC's net, ResNet-10, batch 64: milliseconds, kernels, and the shares of its time in
-              which kernels run and in which the CPU launches them
-  round       a round of FedAvg, ResNet-10, 10 clients of 640 samples: serial and batched, float32 and bfloat16,
-              against a plain loop and one in channels last under autocast
-  copies      weights of ResNet-10 to the device and back, and an augmented batch
-  evaluation  tests of 10,000 images
-  fedsc       two rounds of FedSC's CIFAR-10 setting from start to end: 5 of 10 clients, 10 epochs, tests, augmentation
+The workloads are LeNet5 with batch norm (100 unequal clients, batch 32), an MLP 784-128-10 (100 unequal clients, batch
+10) and ResNet-18 (10 clients of 5,000, batch 64), on 60,000, 60,000 and 50,000 images of noise. Parts, in this order:
 
-Images are noise 32 x 32 x 3. Every part is kept when it ends, and parts that the results have of the same device are
-not measured again unless --fresh is given, so an interrupted run can continue. No part begins after --minutes.
---smoke: a few samples, to see that it runs where no GPU is (with --device cpu).
+  bits        two rounds on digits, of FedAvg and the five methods: whether the same seed gives the same bits again and
+              without graphs, and how far `batched` is from serial; the five are FedSKC, FedDW, FedSC, Fed-CO2, FedSSA
+  float32     rounds of FedAvg by the default, by serial with and without graphs, by batched, and by a plain loop
+  methods     rounds of the five methods against those of FedAvg
+  whole-runs  runs by the default, tested on 10,000 images after every round: rounds with and without the test
+  peers       rounds of FedAvg against torch.compile and plain JAX, which rounds to TF32 (`contestants/with_jax.py`)
+  bfloat16, tf32   the rounds of FedAvg in another precision; the plain loop takes bfloat16 in channels last by autocast
+  other-bits  `bits` of all other methods
+
+Contestants take turns; times are medians with their range. A difference is the largest of a tensor's, divided by the
+tensor's largest value. Every part is kept when it ends, and one that was measured on the same device, driver and
+versions is not measured again unless --fresh is given, so an interrupted run can continue. No part begins after
+--minutes. --smoke: a few samples, to see that it runs where no GPU is (with --device cpu).
 """
 
 import argparse
 import contextlib
 import functools
-import itertools
+import hashlib
 import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import fedloom as fl
-from benchmarks import federations
+from benchmarks import federations, plain_loop
+from benchmarks.bounds import METHODS as FIVE
+from benchmarks.contestants.fedloom_run import whole_run
 from benchmarks.data import read_results, write_results
-from benchmarks.turns import Figures, summary
-from benchmarks.workloads import LR, SMOKE, Workload
-from fedloom.data.augment import Augmentation
-from fedloom.data.dataset import Dataset
-from fedloom.data.scenario import Scenario
-from fedloom.data.views import Views
-from fedloom.nets.loaded_net import LoadedNet
+from benchmarks.turns import Figures, in_turns, obstacle, ratios, round_by_round, summary
+from benchmarks.workloads import ON_GPU, SMOKE, Workload
+from fedloom.core.process_settings import reproducible_settings
+from fedloom.engine.device import device_name, device_settings
+from fedloom.methods import METHODS
 from fedloom.runs.storage.data_record import describe_environment
 
-MODEL, BATCH = ("lenet5", 4) if SMOKE else ("resnet10", 64)
-SAMPLES = 8 if SMOKE else 640  # of a client
-CLIENTS = 2 if SMOKE else 10
-TESTED = 16 if SMOKE else 10_000
-TRAINED = 80 if SMOKE else 50_000  # of FedSC
-TURNS = 1 if SMOKE else 5
-CLASSES = 10
-LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC")
+TURNS, TURN_SECONDS = (1, 0.0) if SMOKE else (5, 20.0)
+WHOLE_ROUNDS = 2 if SMOKE else 5
+DIGITS: dict[str, Any] = {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 6, "public": 0.05}
+if SMOKE:
+    DIGITS = {"source": "random", "sizes": [48] * 6, "shape": (1, 8, 8)}
+# By name, the engines of `bits`; all are compared with the first.
+RUNS: dict[str, dict[str, Any]] = {"serial": {}, "again": {}, "without graphs": {"fast": False}}
+RUNS |= {"batched": {"name": "batched"}}
+Contestants: TypeAlias = Mapping[str, AbstractContextManager[Callable[[], Any]]]
 
 
-def scenario(sizes: Sequence[int], tested: int = 10) -> Scenario:
-    """Clients of these sizes, and `tested` test images."""
-    rng, total = np.random.default_rng(0), sum(sizes) + tested
-    x = torch.from_numpy(rng.integers(0, 256, (total, 3, 32, 32), dtype=np.uint8))
-    y = torch.from_numpy(rng.integers(0, CLASSES, total))
-    data = Dataset(x, y, tuple(map(str, range(CLASSES))), torch.full((3,), 127.0), torch.full((3,), 64.0))
-    starts = np.cumsum([0, *sizes])
-    train = Views.from_lists([np.arange(a, b) for a, b in itertools.pairwise(starts)])
-    nothing = Views.from_lists([np.arange(0)] * len(sizes))
-    tests = Views.from_lists(list(np.array_split(np.arange(tested), len(sizes))))
-    test_set = data.take(torch.arange(sum(sizes), total))
-    return Scenario("noise", data.head(sum(sizes)), test_set, train, nothing, tests)
+@contextlib.contextmanager
+def loop(work: Workload, device: torch.device, precision: str, *, compiled: bool = False) -> Iterator[Callable[[], Any]]:
+    """A plain loop, which needs no deterministic operators."""
+    one_round = plain_loop.rounds(work, str(device), bfloat16=precision == "bfloat16", compiled=compiled)
+
+    def in_precision() -> int:
+        with device_settings(device, precision, deterministic=False):
+            return one_round()
+
+    yield in_precision
 
 
-def workload(method: str, clients: int) -> Workload:
-    """SGD with momentum; all clients take part."""
-    return Workload(method, MODEL, clients, BATCH, {}, method=method, momentum=0.9, weight_decay=1e-5)
+def measured(
+    engines: Mapping[str, tuple[Workload, Figures]], others: Contestants, device: torch.device, reference: str
+) -> Figures:
+    """Measure rounds of fedloom and of other contestants in turns, after two that warm up; and ratios to one of them.
 
-
-def plain_loop(work: Workload, scenario: Scenario, device: torch.device, *, autocast: bool) -> Callable[[], None]:
-    """A round as a researcher writes it, data on the device. autocast: channels last, and in bfloat16."""
-    sizes = [len(scenario.train[client]) for client in range(scenario.clients)]
-    memory_format = torch.channels_last if autocast else torch.contiguous_format
-    x = scenario.train_set.gather(torch.arange(sum(sizes))).to(device, memory_format=memory_format)
-    y = scenario.train_set.y.to(device)
-    net: nn.Module = work.net(scenario).to(device, memory_format=memory_format)
-    weights = {name: value.clone() for name, value in net.state_dict().items()}
-    criterion = nn.CrossEntropyLoss()
-
-    def one_round() -> None:
-        mean: dict[str, Tensor] = {}
-        for client, size in enumerate(sizes):
-            net.load_state_dict(weights)
-            optimizer = torch.optim.SGD(net.parameters(), LR, work.momentum, weight_decay=work.weight_decay)
-            order = scenario.train.tensor(client)[torch.randperm(size)].to(device)
-            for indices in order.split(work.batch):
-                optimizer.zero_grad()
-                with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
-                    loss = criterion(net(x[indices]), y[indices])
-                loss.backward()
-                optimizer.step()
-            for name, value in net.state_dict().items():
-                mean[name] = mean.get(name, 0) + value.double() * (size / sum(sizes))
-        weights.update({name: mean[name].to(value.dtype) for name, value in weights.items()})
-
-    return one_round
+    engines: by contestant, the workload, and the keywords of a federation.
+    """
+    calls: dict[str, Callable[[], float]] = {}
+    figures: Figures = {"left out": {}}
+    simulations: dict[str, federations.BenchFederation] = {}
+    with contextlib.ExitStack() as opened:
+        for name in (*engines, *others):
+            try:
+                if name in engines:
+                    work, engine = engines[name]
+                    simulations[name] = federations.federation(work, **engine)
+                    opened.callback(federations.closed, simulations[name])
+                    call: Callable[[], Any] = federations.rounds(simulations[name])
+                else:
+                    call = opened.enter_context(others[name])
+                timed = functools.partial(seconds, call, device)
+                figures[name] = {"first round": round(timed(), 3), "second round": round(timed(), 3)}
+                calls[name] = timed
+            except Exception as error:  # other contestants go on
+                figures["left out"][name] = federations.reason_of(error)
+        turns = in_turns(calls, TURNS, TURN_SECONDS)
+        for name, times in turns.items():
+            figures[name] |= summary(times) | (federations.facts(simulations[name]) if name in simulations else {})
+    if reference in turns:
+        pairs = {f"{name} / {reference}": (turns[name], turns[reference]) for name in turns if name != reference}
+        figures |= ratios(pairs)
+    return figures
 
 
 def seconds(work: Callable[[], Any], device: torch.device) -> float:
@@ -109,151 +115,157 @@ def seconds(work: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def profiled(work: Callable[[], Any], device: torch.device) -> Figures:
-    """Of a call on a GPU: kernels, copies, and the shares of its time of kernels and of launches; else nothing."""
-    if device.type != "cuda":
-        return {}
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        duration = seconds(work, device)
-    events = list(profile.events())
-    on_device = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
-    copies = [event for event in on_device if "Memcpy" in event.name]
-    computing = union([(event.time_range.start, event.time_range.end) for event in on_device])
-    launched = sum(event.self_cpu_time_total for event in events if event.name in LAUNCHES)
-    return {
-        "kernels": len(on_device) - len(copies),
-        "copies": len(copies),
-        "share of kernels": round(computing / 1e6 / duration, 3),
-        "share of launches": round(launched / 1e6 / duration, 3),
+def default(device: torch.device) -> str:
+    """What a user gets who names no device."""
+    return "auto" if device.type == "cuda" else str(device)
+
+
+def rounds(work: Workload, device: torch.device, precision: str) -> Figures:
+    serial = {"name": "serial", "device": str(device), "precision": precision}
+    engines = {"serial": serial, "batched": {**serial, "name": "batched"}}
+    if precision == "float32":
+        engines = {"default": {"device": default(device)}, **engines, "serial, no graphs": {**serial, "fast": False}}
+    loops = {"plain loop": loop(work, device, precision)}
+    return measured({name: (work, engine) for name, engine in engines.items()}, loops, device, "plain loop")
+
+
+def peers(work: Workload, device: torch.device, jax: str) -> Figures:
+    others: dict[str, AbstractContextManager[Callable[[], Any]]] = {
+        "torch.compile": loop(work, device, "float32", compiled=True)
     }
-
-
-def union(spans: Sequence[tuple[float, float]]) -> float:
-    """How long at least one of some spans lasts."""
-    total, until = 0.0, float("-inf")
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return total
-
-
-@contextlib.contextmanager
-def warm_rounds(work: Workload, dealt: Scenario, device: torch.device, **engine: Any) -> Iterator[Callable[[], int]]:
-    """Rounds of a federation after some that warm up."""
-    federation = federations.federation(work, dealt, device=str(device), **engine)
-    try:
-        yield federations.rounds(federations.warmed(federation, 0.0 if SMOKE else 3.0))
-    finally:
-        federations.closed(federation)
-
-
-def step(device: torch.device) -> Figures:
-    figures: Figures = {}
-    for half in (False, True):
-        with warm_rounds(workload("fedsc", 1), scenario([SAMPLES]), device, name="serial", bfloat16=half) as work:
-            times = [seconds(work, device) * 1e3 * BATCH / SAMPLES for _ in range(TURNS)]
-            figures["bfloat16" if half else "float32"] = {
-                "ms a step": summary(times, 3),
-                "a round": profiled(work, device),
-            }
+    reason = obstacle(jax, "jax")
+    if reason is None:
+        others["jax"] = round_by_round(jax, "with_jax", work.name, device.type)
+    figures = measured({"default": (work, {"device": default(device)})}, others, device, "default")
+    figures["left out"] |= {} if reason is None else {"jax": reason}
     return figures
 
 
-def one_round(device: torch.device) -> Figures:
-    work, dealt = workload("fedavg", CLIENTS), scenario([SAMPLES] * CLIENTS)
-    contestants: dict[str, Callable[[], Any]] = {
-        "plain loop": plain_loop(work, dealt, device, autocast=False),
-        "plain loop, channels last, autocast": plain_loop(work, dealt, device, autocast=True),
+def methods(work: Workload, device: torch.device) -> Figures:
+    engine = {"device": str(device)}
+    engines = {method: (replace(work, method=method), engine) for method in ("fedavg", *FIVE)}
+    return measured(engines, {}, device, "fedavg")
+
+
+def whole_runs(work: Workload, device: torch.device) -> Figures:
+    """Measure the rounds of a run but its first two, in which steps are captured."""
+    result = whole_run(work, work.scenario(), WHOLE_ROUNDS + 2, 1, {"device": default(device)})
+    spent = {
+        part: [row["value"] for row in result.rows if row["name"] == f"seconds_{part}"][2:]
+        for part in ("train", "aggregate", "move", "evaluate")
     }
+    with_test = list(map(sum, zip(*spent.values(), strict=True)))
+    tests = spent.pop("evaluate")
+    return {
+        "with test": summary(with_test),
+        "without test": summary(list(map(sum, zip(*spent.values(), strict=True)))),
+        "share of test": round(median(test / whole for test, whole in zip(tests, with_test, strict=True)), 3),
+        "run": {key: result.numbers[key] for key in ("engine", "device", "seconds")},
+    }
+
+
+def bits(method: str, device: torch.device) -> Figures:
+    """Run two rounds of a method by each of `RUNS`, and compare all weights of the server and the clients."""
+    work = Workload(method, "digits-cnn", 6, 32, DIGITS, method=method, momentum=0.9)
     figures: Figures = {"left out": {}}
-    with contextlib.ExitStack() as engines:
-        for engine, half in itertools.product(("serial", "batched"), (False, True)):
-            name = f"{engine}, {'bfloat16' if half else 'float32'}"
-            try:
-                warm = warm_rounds(work, dealt, device, name=engine, bfloat16=half)
-                contestants[name] = engines.enter_context(warm)
-            except federations.NOT_THERE as error:
-                figures["left out"][name] = federations.reason_of(error)
-        for contestant in contestants.values():
-            contestant()
-        turns = [{name: seconds(call, device) for name, call in contestants.items()} for _ in range(TURNS)]
-        for name, call in contestants.items():
-            ratio = median(turn["plain loop, channels last, autocast"] / turn[name] for turn in turns)
-            times = summary([turn[name] for turn in turns])
-            figures[name] = {"seconds": times, "autocast loop / it": round(ratio, 3), **profiled(call, device)}
+    weights: dict[str, list[Tensor]] = {}
+    for name, engine in RUNS.items():
+        try:
+            simulation = federations.federation(work, device=str(device), rounds=2, **{"name": "serial", **engine})
+            with contextlib.closing(simulation.engine):
+                for _ in range(2):
+                    simulation.step()
+            weights[name] = federations.weights_of(simulation)
+            figures[name] = {"sha256": sha256(weights[name])} | federations.facts(simulation)
+            figures[name] |= {"difference": difference(weights["serial"], weights[name])} if "serial" in weights else {}
+        except Exception as error:  # other engines and methods go on
+            figures["left out"][name] = federations.reason_of(error)
+    hashes = {name: figures[name]["sha256"] for name in weights if name != "batched"}
+    figures["same bits"] = len(hashes) == len(RUNS) - 1 and len(set(hashes.values())) == 1
     return figures
 
 
-def copies(device: torch.device) -> Figures:
-    dealt = scenario([SAMPLES])
-    loaded_net = LoadedNet(workload("fedavg", 1).net(dealt).to(device))
-    weights, data = loaded_net.weights(), dealt.train_set.to(device)
-    rng, indices = np.random.default_rng(0), torch.arange(BATCH, device=device)
-    calls: dict[str, Callable[[], Any]] = {
-        "weights to the device": lambda: loaded_net.load(weights),
-        "weights back": loaded_net.weights,
-        "an augmented batch": lambda: Augmentation(crop=4, flip=True).gather(data, indices, rng),
+def sha256(tensors: Sequence[Tensor]) -> str:
+    """Return the digest of all bits."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode() + tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def difference(expected: Sequence[Tensor], tensors: Sequence[Tensor]) -> float:
+    """Return the largest difference of two lists of tensors, each divided by the expected tensor's largest value."""
+    largest = 0.0
+    for a, b in zip(expected, tensors, strict=True):
+        if a.numel():
+            scale = a.double().nan_to_num().abs().max().clamp_min(1e-12)
+            apart = torch.where(a.isnan() & b.isnan(), 0.0, (a.double() - b.double()).abs())
+            largest = max(largest, float(apart.nan_to_num(nan=torch.inf).max() / scale))
+    return float(f"{largest:.3g}")
+
+
+def environment(device: torch.device) -> Figures:
+    """Return what numbers depend on: device, driver, versions."""
+    found: Figures = describe_environment() | {"device": device_name(device)}
+    if device.type == "cuda":
+        found |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+        with contextlib.suppress(OSError):  # there is no driver to ask in some containers
+            query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+            found["driver"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split("\n")[0]
+    return found
+
+
+def parts_of(device: torch.device, jax: str) -> dict[str, Callable[[], Figures]]:
+    """Return what is measured, the most important first: the kind of a part, a comma, and its workload or method."""
+    others = [name for name, _ in METHODS if name not in ("fedavg", *FIVE)]
+    kinds: dict[str, tuple[Callable[[Any], Figures], Sequence[Any]]] = {
+        "bits": (lambda method: bits(method, device), ("fedavg", *FIVE)),
+        "float32": (lambda name: rounds(ON_GPU[name], device, "float32"), tuple(ON_GPU)),
+        "methods": (lambda name: methods(ON_GPU[name], device), tuple(ON_GPU)),
+        "whole-runs": (lambda name: whole_runs(ON_GPU[name], device), tuple(ON_GPU)),
+        "peers": (lambda name: peers(ON_GPU[name], device, jax), tuple(ON_GPU)),
+        "bfloat16": (lambda name: rounds(ON_GPU[name], device, "bfloat16"), tuple(ON_GPU)),
+        "tf32": (lambda name: rounds(ON_GPU[name], device, "tf32"), tuple(ON_GPU)),
+        "other-bits": (lambda method: bits(method, device), others),
     }
     return {
-        name: {"ms": summary([seconds(call, device) * 1e3 for _ in range(4 * TURNS)], 3), **profiled(call, device)}
-        for name, call in calls.items()
+        f"{kind}, {name}": functools.partial(measure, name)
+        for kind, (measure, names) in kinds.items()
+        for name in names
     }
 
 
-def run_of(method: str, dealt: Scenario, device: torch.device, rounds: int, **keys: Any) -> Figures:
-    """Seconds of a whole run, as its summary has them."""
-    numbers = fl.run(
-        method,
-        scenario=dealt,
-        model=MODEL,
-        rounds=rounds,
-        batch_size=BATCH,
-        optimizer={"name": "sgd", "lr": LR, "momentum": 0.9, "weight_decay": 1e-5},
-        engine={"name": "serial", "device": str(device)},
-        evaluation={"protocol": "global/global", "every": 1},
-        **keys,
-    ).numbers
-    return {"seconds": numbers["seconds"]}
-
-
-def evaluation(device: torch.device) -> Figures:
-    return run_of("fedavg", scenario([BATCH] * 2, TESTED), device, TURNS, local_epochs=1) | {"images": TESTED}
-
-
-def fedsc(device: torch.device) -> Figures:
-    shares = np.random.default_rng(0).dirichlet([0.5] * 10)
-    sizes = [max(2, int(share)) for share in shares * TRAINED]
-    keys = {"preset": "paper", "participation": 0.5, "local_epochs": 1 if SMOKE else 10}
-    return run_of("fedsc", scenario(sizes, TESTED), device, 2, augment={"crop": 4, "flip": True}, **keys)
-
-
-PARTS = {"step": step, "round": one_round, "copies": copies, "evaluation": evaluation, "fedsc": fedsc}
-
-
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, e.g. step,round")
-    parser.add_argument("--minutes", type=float, default=6.0, help="no part begins later")
+    parser.add_argument("--only", default="", help="parts, e.g. float32,bits")
+    parser.add_argument("--minutes", type=float, default=7.0, help="no part begins later")
+    parser.add_argument("--jax", default=sys.executable, metavar="PYTHON", help="has jax")
     parser.add_argument("--fresh", action="store_true", help="measure parts again that are there")
     parser.add_argument("--smoke", action="store_true", help="a few samples, to see that it runs; keeps nothing")
     arguments = parser.parse_args(words)
-    device, began = torch.device(arguments.device), time.monotonic()
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    device, began, failed = torch.device(arguments.device), time.monotonic(), 0
+    with device_settings(device, "float32", deterministic=True):
+        here = environment(device)  # the first block of this kind sets what cuBLAS reads when it starts
     results = {} if SMOKE or arguments.fresh else read_results("gpu")
-    if results.get("device") != name:
-        results = {"device": name, "environment": describe_environment()}
-    for part in arguments.only.split(","):
-        if part in results:
-            print(f"{part}: measured before; --fresh measures it again")
+    if results.get("environment") != here:
+        results = {"environment": here}
+    for part, measure in parts_of(device, arguments.jax).items():
+        if part in results or (arguments.only and part.partition(",")[0] not in arguments.only.split(",")):
             continue
         if time.monotonic() - began > arguments.minutes * 60:
-            print(f"{part}: {arguments.minutes:g} minutes are over; the same command continues with it")
+            print(f"{arguments.minutes:g} minutes are over; the same command continues with {part}")
+            break
+        try:
+            with reproducible_settings():
+                results[part] = measure()
+        except Exception as error:  # a GPU is often lent for minutes: the other parts are measured
+            failed = 1
+            print(f"{part}: {type(error).__name__}: {federations.reason_of(error)}", flush=True)
             continue
-        results[part] = PARTS[part](device)
-        print(f"{part}: {json.dumps(results[part], indent=1)}", flush=True)
+        print(f"{part}: {json.dumps(results[part])}", flush=True)
         if not SMOKE:
             write_results("gpu", results)
+    return failed

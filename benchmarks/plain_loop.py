@@ -7,14 +7,24 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.workloads import LR, Workload, tensors
+from benchmarks.workloads import LR, SMOKE, Workload, tensors
 
 
-def rounds(workload: Workload) -> Callable[[], int]:
-    """A function that runs one round and returns the number of samples: tensors in memory, batches by indexing."""
+def rounds(
+    workload: Workload, device: str = "cpu", *, bfloat16: bool = False, compiled: bool = False
+) -> Callable[[], int]:
+    """A function that runs one round and returns the number of samples: tensors in memory, batches by indexing.
+
+    bfloat16: autocast and channels last. compiled: whole batches run by `torch.compile`, to which each size is new.
+    """
     scenario = workload.scenario()
+    memory_format = torch.channels_last if bfloat16 else torch.preserve_format
     x, y, clients = tensors(scenario)
-    net, criterion = workload.net(scenario), nn.CrossEntropyLoss()
+    x, y = x.to(device, memory_format=memory_format), y.to(device)
+    net: nn.Module = workload.net(scenario).to(device, memory_format=memory_format)
+    criterion = nn.CrossEntropyLoss()
+    # a smoke test only asks whether the function can be traced
+    fast_net = torch.compile(net, dynamic=False, backend="eager" if SMOKE else "inductor") if compiled else net
     state = {"weights": copy.deepcopy(net.state_dict()), "rng": torch.Generator().manual_seed(0)}
 
     def one_round() -> int:
@@ -24,11 +34,13 @@ def rounds(workload: Workload) -> Callable[[], int]:
         for client in chosen:
             net.load_state_dict(state["weights"])
             net.train()
-            optimizer = torch.optim.SGD(net.parameters(), lr=LR)
-            order = clients[client][torch.randperm(len(clients[client]), generator=state["rng"])]
+            optimizer = torch.optim.SGD(net.parameters(), LR, workload.momentum, weight_decay=workload.weight_decay)
+            order = clients[client][torch.randperm(len(clients[client]), generator=state["rng"])].to(device)
             for part in order.split(workload.batch):
                 optimizer.zero_grad()
-                criterion(net(x[part]), y[part]).backward()
+                with torch.autocast(x.device.type, torch.bfloat16, enabled=bfloat16):
+                    loss = criterion((fast_net if len(part) == workload.batch else net)(x[part]), y[part])
+                loss.backward()
                 optimizer.step()
             share = len(order) / total
             for name, value in net.state_dict().items():

@@ -4,13 +4,15 @@ import contextlib
 import functools
 import io
 import json
+import math
 import os
 import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -23,10 +25,18 @@ TurnCost = tuple[float, int]  # seconds, samples
 T = TypeVar("T")
 
 
-def in_turns(contestants: Mapping[str, Callable[[], T]], turns: int) -> dict[str, list[T]]:
-    """Return the results of every contestant in every turn; who begins differs from turn to turn."""
+def in_turns(
+    contestants: Mapping[str, Callable[[], T]], turns: int, seconds: float = math.inf
+) -> dict[str, list[T]]:
+    """Return the results of every contestant in every turn; who begins differs from turn to turn.
+
+    seconds: no turn but the first two begins later.
+    """
     names, results = list(contestants), {name: list[T]() for name in contestants}
+    until = time.perf_counter() + seconds
     for turn in range(turns):
+        if turn > 1 and time.perf_counter() > until:
+            break
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             results[name].append(contestants[name]())
@@ -74,6 +84,32 @@ def command(python: str, contestant: str, *arguments: str) -> Figures:
     return figures | {"command_s": time.perf_counter() - began}
 
 
+@contextlib.contextmanager
+def round_by_round(python: str, contestant: str, *arguments: str) -> Iterator[Callable[[], float]]:
+    """Start a module of `contestants` that runs a round for each line that it reads, and prints its seconds.
+
+    Yields a function that asks for a round. Raises `ValueError` with the process's last words if it has ended.
+    """
+    words, pipe = [python, "-m", f"benchmarks.contestants.{contestant}", *arguments], subprocess.PIPE
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=_environment())
+
+        def one_round() -> float:
+            with contextlib.suppress(BrokenPipeError):
+                print(file=process.stdin, flush=True)
+            if answer := process.stdout.readline() if process.stdout else "":
+                return float(answer)
+            process.wait()
+            errors.seek(0)
+            raise ValueError((errors.read().strip().splitlines() or [f"{contestant} has ended"])[-1])
+
+        try:
+            yield one_round
+        finally:
+            process.kill()
+            process.communicate()
+
+
 def fedloom_run(config: Path, folder: Path) -> float:
     """Return the seconds of a whole command `fedloom run`, from its start to its end."""
     began, words = time.perf_counter(), ["run", str(config), "--out", str(folder), "--json"]
@@ -88,12 +124,15 @@ def fedloom_run(config: Path, folder: Path) -> float:
 
 
 def _in_a_process(words: Sequence[str]) -> str:
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-3000:]}")
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def _in_this_process(module: str, arguments: Sequence[str]) -> str:

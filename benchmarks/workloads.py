@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedloom.nets.net import Net
 from fedloom.runs.config.scenario_config import ScenarioConfig
 
 LR = 0.01
+_SHAPE = (3, 32, 32)
 SMOKE = "--smoke" in sys.argv or "FEDLOOM_BENCH_SMOKE" in os.environ
 if SMOKE:
     os.environ["FEDLOOM_BENCH_SMOKE"] = "1"  # for the processes that start from here
@@ -44,7 +46,7 @@ class Workload:
 
     def scenario(self) -> Scenario:
         if self.source.get("source") == "random":
-            return _random(self.source["clients"], self.source["samples"])
+            return _random(**{key: self.source[key] for key in ("sizes", "shape", "tested") if key in self.source})
         return ScenarioConfig.model_validate(self.source).build(0)
 
     def net(self, scenario: Scenario) -> Net:
@@ -54,8 +56,12 @@ class Workload:
         return build(self.model, input_shape=shape, num_classes=classes, streams=Streams(0))
 
     def tiny(self) -> Workload:
-        """Two clients of few samples a round, noise in place of Fashion-MNIST."""
-        return replace(self, source={"source": "random", "clients": 10, "samples": 8}, sampled=2, batch=4)
+        """Two clients of few samples a round, noise in place of Fashion-MNIST, a small net in place of a large one."""
+        model, shape = self.model, self.source.get("shape", _SHAPE)
+        if model == "resnet18-cifar":
+            model, shape = "resnet8", (3, 8, 8)
+        source = {"source": "random", "sizes": [8] * 10, "shape": shape}
+        return replace(self, source=source, model=model, sampled=2, batch=4)
 
 
 class Weights(Net):
@@ -73,13 +79,24 @@ def _no_op(size: int) -> Workload:
         "weights",
         20,
         1,
-        {"source": "random", "clients": 20, "samples": 1, "parameters": size},
+        {"source": "random", "sizes": [1] * 20, "parameters": size},
         method="no-op",
     )
 
 
 def _residual(model: str) -> Workload:
-    return Workload(model, model, 4, 32, {"source": "random", "clients": 4, "samples": 64})
+    return Workload(model, model, 4, 32, {"source": "random", "sizes": [64] * 4})
+
+
+def _on_gpu(name: str, model: str, batch: int, shape: Sequence[int], sizes: Sequence[int]) -> Workload:
+    """All clients take part in every round, and SGD has momentum."""
+    source = {"source": "random", "sizes": list(sizes), "shape": shape, "tested": 10_000}
+    return Workload(name, model, len(sizes), batch, source, momentum=0.9, weight_decay=1e-5)
+
+
+def _unequal(alpha: float) -> list[int]:
+    """Sizes of 100 clients with 60,000 samples, at least two each, by a Dirichlet distribution."""
+    return [max(2, int(share * 60_000)) for share in np.random.default_rng(0).dirichlet([alpha] * 100)]
 
 
 _FASHION = {"source": "fashion-mnist", "val": 0.0}
@@ -88,7 +105,7 @@ _SIZES = {**_SMALL, "partition": "dirichlet", "alpha": 0.3, "min_samples": 0}  #
 WORKLOADS = {
     w.name: w
     for w in (
-        Workload("cnn", "lenet5", 50, 16, {"source": "random", "clients": 50, "samples": 160}),
+        Workload("cnn", "lenet5", 50, 16, {"source": "random", "sizes": [160] * 50}),
         Workload("fashion", "lenet5-bn", 10, 32, {**_FASHION, "partition": "dirichlet", "alpha": 0.3, "clients": 100}),
         Workload("mlp", "mlp-128", 100, 10, _SMALL),
         Workload("mlp-sizes", "mlp-128", 100, 10, _SIZES),
@@ -98,8 +115,16 @@ WORKLOADS = {
         _residual("resnet10"),
     )
 }
+ON_GPU = {
+    w.name: w
+    for w in (
+        _on_gpu("lenet", "lenet5-bn", 32, (1, 28, 28), _unequal(0.5)),
+        _on_gpu("mlp", "mlp-128", 10, (1, 28, 28), _unequal(3.0)),
+        _on_gpu("resnet", "resnet18-cifar", 64, _SHAPE, [5000] * 10),
+    )
+}
 if SMOKE:
-    WORKLOADS = {name: workload.tiny() for name, workload in WORKLOADS.items()}
+    WORKLOADS, ON_GPU = ({w.name: w.tiny() for w in works.values()} for works in (WORKLOADS, ON_GPU))
 NO_OP = {w.name: w for w in (_no_op(10), _no_op(500_000))}
 
 
@@ -119,12 +144,14 @@ def with_clients(scenario: Scenario, clients: int, samples: int = 60) -> Scenari
     return replace(scenario, train=dealt, val=Views.from_lists([np.arange(0)] * clients), test=tests)
 
 
-def _random(clients: int, samples: int) -> Scenario:
-    """Images of noise, 32 x 32 x 3."""
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.integers(0, 256, (clients * samples, 3, 32, 32), dtype=np.uint8))
-    y = torch.from_numpy(rng.integers(0, 10, clients * samples))
-    data = Dataset(x, y, tuple(map(str, range(10))), torch.full((3,), 127.0), torch.full((3,), 64.0))
-    train = Views.from_lists(list(np.arange(clients * samples).reshape(clients, samples)))
-    no_samples, tested = (Views.from_lists([np.arange(count)] * clients) for count in (0, 10))
-    return Scenario("random", data, data.head(10), train, no_samples, tested)
+def _random(sizes: Sequence[int], shape: Sequence[int] = _SHAPE, tested: int = 10) -> Scenario:
+    """Images of noise: clients of these sizes, and `tested` test images, the first ten of which every client tests."""
+    rng, total = np.random.default_rng(0), sum(sizes) + tested
+    x = torch.from_numpy(rng.integers(0, 256, (total, *shape), dtype=np.uint8))
+    y = torch.from_numpy(rng.integers(0, 10, total))
+    mean, std = (torch.full((shape[0],), value) for value in (127.0, 64.0))
+    data = Dataset(x, y, tuple(map(str, range(10))), mean, std)
+    train = Views.from_lists(list(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])))
+    no_samples, tests = (Views.from_lists([np.arange(count)] * len(sizes)) for count in (0, min(10, tested)))
+    test_set = data.take(torch.arange(sum(sizes), total))
+    return Scenario("random", data.head(sum(sizes)), test_set, train, no_samples, tests)

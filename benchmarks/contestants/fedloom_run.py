@@ -20,29 +20,34 @@ from typing import Any
 import numpy as np
 
 import fedloom as fl
-from benchmarks.workloads import LR, SMOKE, WORKLOADS, with_clients
+from benchmarks.workloads import LR, SMOKE, WORKLOADS, Workload, with_clients
+from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.run import run
 
 
-def whole(name: str, rounds: str, every: str, engine: str) -> dict[str, Any]:
-    """Run a workload from start to end."""
-    workload = WORKLOADS[name]
-    scenario = workload.scenario()
-    began = time.perf_counter()
-    numbers = fl.run(
+def whole_run(workload: Workload, scenario: Scenario, rounds: int, every: int, engine: dict[str, Any]) -> fl.Result:
+    """Run a workload from start to end; it is tested every `every` rounds."""
+    return fl.run(
         workload.method,
         scenario=scenario,
         model=workload.model,
-        rounds=int(rounds),
+        rounds=rounds,
         participation=workload.sampled / scenario.clients,
         local_epochs=workload.epochs,
         batch_size=workload.batch,
         optimizer={"name": "sgd", "lr": LR, "momentum": workload.momentum, "weight_decay": workload.weight_decay},
-        evaluation={"protocol": "global/global", "every": int(every)},
-        engine=json.loads(engine),
-    ).numbers
+        evaluation={"protocol": "global/global", "every": every},
+        engine=engine,
+    )
+
+
+def whole(name: str, rounds: str, every: str, engine: str) -> dict[str, Any]:
+    """Measure a whole run."""
+    scenario = WORKLOADS[name].scenario()
+    began = time.perf_counter()
+    numbers = whole_run(WORKLOADS[name], scenario, int(rounds), int(every), json.loads(engine)).numbers
     seconds = time.perf_counter() - began
     return {"seconds": seconds, "evaluate": numbers["seconds"]["evaluate"], "engine": numbers["engine"]}
 
