@@ -20,7 +20,7 @@ from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ClientContext, Start, Task
 from fedloom.methods.contract.phases import OptimizerSpec, Phase
 from fedloom.methods.fedavg import FedAvg
-from fedloom.nets.blueprint import prepare_net
+from fedloom.nets.blueprint import Blueprint
 
 ROUNDS = 1000  # announced to the engines, so that they prepare for a long run
 NOT_THERE = (ConfigError, TypeError, ValueError)  # `federation` raises these for an engine that is not available
@@ -62,9 +62,12 @@ def federation(
     """
     scenario, choice = scenario or workload.scenario(), EngineChoice(**engine)
     method: Method = NoOp() if workload.method == "no-op" else METHODS.get(workload.method).configured("sound", {})
-    net = workload.net(scenario)
-    if workload.method != "no-op":
-        net = prepare_net(net, head_bias=method.spec.head_bias, nets=method.spec.nets, extra=method.extra)
+    if workload.method == "no-op":
+        net = workload.net(scenario)
+    else:
+        needs: dict[str, Any] = {"head_bias": method.spec.head_bias, "nets": method.spec.nets, "extra": method.extra}
+        shape, classes = scenario.train_set.input_shape, scenario.num_classes
+        net = Blueprint(workload.model, shape, classes, **needs).build(Streams(0))
     optimizer = OptimizerSpec("sgd", LR, workload.momentum, workload.weight_decay)
     task = Task.of(
         net,

@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from statistics import median
 from typing import Any, TypeAlias
@@ -50,17 +50,19 @@ from fedloom.runs.storage.data_record import describe_environment
 
 TURNS, TURN_SECONDS = (1, 0.0) if SMOKE else (5, 20.0)
 WHOLE_ROUNDS = 2 if SMOKE else 5
-DIGITS: dict[str, Any] = {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 6, "public": 0.05}
+COMPARED = ("fedavg", "fedsc") if SMOKE else ("fedavg", *FIVE)
+DIGITS: dict[str, Any] = {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 6}
 if SMOKE:
     DIGITS = {"source": "random", "sizes": [48] * 6, "shape": (1, 8, 8)}
 # By name, the engines of `bits`; all are compared with the first.
-RUNS: dict[str, dict[str, Any]] = {"serial": {}, "again": {}, "without graphs": {"fast": False}}
-RUNS |= {"batched": {"name": "batched"}}
-Contestants: TypeAlias = Mapping[str, AbstractContextManager[Callable[[], Any]]]
+RUNS: dict[str, dict[str, Any]] = {name: {"name": "serial"} for name in ("serial", "again", "without graphs")}
+RUNS |= {"without graphs": {"name": "serial", "fast": False}, "batched": {"name": "batched"}}
+Call: TypeAlias = Callable[[], Any]
+Contestants: TypeAlias = dict[str, AbstractContextManager[Call]]
 
 
 @contextlib.contextmanager
-def loop(work: Workload, device: torch.device, precision: str, *, compiled: bool = False) -> Iterator[Callable[[], Any]]:
+def loop(work: Workload, device: torch.device, precision: str, *, compiled: bool = False) -> Iterator[Call]:
     """A plain loop, which needs no deterministic operators."""
     one_round = plain_loop.rounds(work, str(device), bfloat16=precision == "bfloat16", compiled=compiled)
 
@@ -74,7 +76,7 @@ def loop(work: Workload, device: torch.device, precision: str, *, compiled: bool
 def measured(
     engines: Mapping[str, tuple[Workload, Figures]], others: Contestants, device: torch.device, reference: str
 ) -> Figures:
-    """Measure rounds of fedloom and of other contestants in turns, after two that warm up; and ratios to one of them.
+    """Measure rounds of fedloom and of other contestants in turns, after two that warm up, and ratios of their seconds.
 
     engines: by contestant, the workload, and the keywords of a federation.
     """
@@ -88,7 +90,7 @@ def measured(
                     work, engine = engines[name]
                     simulations[name] = federations.federation(work, **engine)
                     opened.callback(federations.closed, simulations[name])
-                    call: Callable[[], Any] = federations.rounds(simulations[name])
+                    call: Call = federations.rounds(simulations[name])
                 else:
                     call = opened.enter_context(others[name])
                 timed = functools.partial(seconds, call, device)
@@ -105,7 +107,7 @@ def measured(
     return figures
 
 
-def seconds(work: Callable[[], Any], device: torch.device) -> float:
+def seconds(work: Call, device: torch.device) -> float:
     """Seconds of a call, until the device has done what was queued."""
     wait = functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     wait()
@@ -130,9 +132,7 @@ def rounds(work: Workload, device: torch.device, precision: str) -> Figures:
 
 
 def peers(work: Workload, device: torch.device, jax: str) -> Figures:
-    others: dict[str, AbstractContextManager[Callable[[], Any]]] = {
-        "torch.compile": loop(work, device, "float32", compiled=True)
-    }
+    others: Contestants = {"torch.compile": loop(work, device, "float32", compiled=True)}
     reason = obstacle(jax, "jax")
     if reason is None:
         others["jax"] = round_by_round(jax, "with_jax", work.name, device.type)
@@ -143,7 +143,7 @@ def peers(work: Workload, device: torch.device, jax: str) -> Figures:
 
 def methods(work: Workload, device: torch.device) -> Figures:
     engine = {"device": str(device)}
-    engines = {method: (replace(work, method=method), engine) for method in ("fedavg", *FIVE)}
+    engines = {method: (replace(work, method=method), engine) for method in COMPARED}
     return measured(engines, {}, device, "fedavg")
 
 
@@ -166,13 +166,15 @@ def whole_runs(work: Workload, device: torch.device) -> Figures:
 
 def bits(method: str, device: torch.device) -> Figures:
     """Run two rounds of a method by each of `RUNS`, and compare all weights of the server and the clients."""
-    work = Workload(method, "digits-cnn", 6, 32, DIGITS, method=method, momentum=0.9)
+    work = Workload(method, "digits-cnn", 6, 32, DIGITS, method=method)
+    dealt = work.scenario()
+    dealt = replace(dealt, public=dealt.test_set)
     figures: Figures = {"left out": {}}
     weights: dict[str, list[Tensor]] = {}
     for name, engine in RUNS.items():
         try:
-            simulation = federations.federation(work, device=str(device), rounds=2, **{"name": "serial", **engine})
-            with contextlib.closing(simulation.engine):
+            simulation = federations.federation(work, dealt, device=str(device), rounds=2, **engine)
+            with closing(simulation.engine):
                 for _ in range(2):
                     simulation.step()
             weights[name] = federations.weights_of(simulation)
@@ -217,9 +219,9 @@ def environment(device: torch.device) -> Figures:
 
 def parts_of(device: torch.device, jax: str) -> dict[str, Callable[[], Figures]]:
     """Return what is measured, the most important first: the kind of a part, a comma, and its workload or method."""
-    others = [name for name, _ in METHODS if name not in ("fedavg", *FIVE)]
+    others = [name for name, _ in METHODS if name not in ("fedavg", *FIVE)][: 1 if SMOKE else None]
     kinds: dict[str, tuple[Callable[[Any], Figures], Sequence[Any]]] = {
-        "bits": (lambda method: bits(method, device), ("fedavg", *FIVE)),
+        "bits": (lambda method: bits(method, device), COMPARED),
         "float32": (lambda name: rounds(ON_GPU[name], device, "float32"), tuple(ON_GPU)),
         "methods": (lambda name: methods(ON_GPU[name], device), tuple(ON_GPU)),
         "whole-runs": (lambda name: whole_runs(ON_GPU[name], device), tuple(ON_GPU)),
@@ -235,6 +237,28 @@ def parts_of(device: torch.device, jax: str) -> dict[str, Callable[[], Figures]]
     }
 
 
+def measure_parts(parts: Mapping[str, Callable[[], Figures]], results: Figures, minutes: float) -> bool:
+    """Add to `results` the parts that they lack, and keep them after each. Return whether all could be measured."""
+    began, failures = time.monotonic(), 0
+    for part, measure in parts.items():
+        if part in results:
+            continue
+        if time.monotonic() - began > minutes * 60:
+            print(f"{minutes:g} minutes are over; the same command continues with {part}")
+            break
+        try:
+            with reproducible_settings():
+                results[part] = measure()
+        except Exception as error:  # a GPU is often lent for minutes: the other parts are measured
+            failures += 1
+            print(f"{part}: {type(error).__name__}: {federations.reason_of(error)}", flush=True)
+            continue
+        print(f"{part}: {json.dumps(results[part])}", flush=True)
+        if not SMOKE:
+            write_results("gpu", results)
+    return not failures
+
+
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -246,26 +270,14 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--fresh", action="store_true", help="measure parts again that are there")
     parser.add_argument("--smoke", action="store_true", help="a few samples, to see that it runs; keeps nothing")
     arguments = parser.parse_args(words)
-    device, began, failed = torch.device(arguments.device), time.monotonic(), 0
+    device, only = torch.device(arguments.device), arguments.only.split(",")
+    if not (torch.cuda.is_available() if device.type == "cuda" else SMOKE):
+        parser.error(f"--device {device}: there is no GPU; --device cpu --smoke shows that it runs, and keeps nothing")
     with device_settings(device, "float32", deterministic=True):
         here = environment(device)  # the first block of this kind sets what cuBLAS reads when it starts
     results = {} if SMOKE or arguments.fresh else read_results("gpu")
     if results.get("environment") != here:
         results = {"environment": here}
-    for part, measure in parts_of(device, arguments.jax).items():
-        if part in results or (arguments.only and part.partition(",")[0] not in arguments.only.split(",")):
-            continue
-        if time.monotonic() - began > arguments.minutes * 60:
-            print(f"{arguments.minutes:g} minutes are over; the same command continues with {part}")
-            break
-        try:
-            with reproducible_settings():
-                results[part] = measure()
-        except Exception as error:  # a GPU is often lent for minutes: the other parts are measured
-            failed = 1
-            print(f"{part}: {type(error).__name__}: {federations.reason_of(error)}", flush=True)
-            continue
-        print(f"{part}: {json.dumps(results[part])}", flush=True)
-        if not SMOKE:
-            write_results("gpu", results)
-    return failed
+    parts = parts_of(device, arguments.jax)
+    chosen = {part: measure for part, measure in parts.items() if only == [""] or part.partition(",")[0] in only}
+    return int(not measure_parts(chosen, results, arguments.minutes))

@@ -25,9 +25,7 @@ TurnCost = tuple[float, int]  # seconds, samples
 T = TypeVar("T")
 
 
-def in_turns(
-    contestants: Mapping[str, Callable[[], T]], turns: int, seconds: float = math.inf
-) -> dict[str, list[T]]:
+def in_turns(contestants: Mapping[str, Callable[[], T]], turns: int, seconds: float = math.inf) -> dict[str, list[T]]:
     """Return the results of every contestant in every turn; who begins differs from turn to turn.
 
     seconds: no turn but the first two begins later.

@@ -1,4 +1,4 @@
-"""Plain JAX, FedAvg: `python -m benchmarks.contestants.with_jax WORKLOAD PLATFORM`; a round for each line that it reads.
+"""Plain JAX, FedAvg: `python -m benchmarks.contestants.with_jax WORKLOAD PLATFORM` runs a round for each line it reads.
 
 As an expert would write it: a `vmap` over clients of a `scan` over steps, with masks for unequal sizes. The net is
 traced from ours, so that all layers are the same. Clients are sorted by size and train in groups, because a group

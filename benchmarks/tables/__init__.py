@@ -6,12 +6,12 @@ A line `{{ table NAME }}` of a page becomes the table of this name.
 from functools import cache
 
 from benchmarks import advice
-from benchmarks.tables import departures, federation, honest_scale, performance, reproduction, sound, studies
+from benchmarks.tables import departures, federation, gpu, honest_scale, performance, reproduction, sound, studies
 
 
 @cache
 def tables() -> dict[str, str]:
     """Return every table by name."""
-    modules = (studies, honest_scale, sound, departures, advice, federation, performance)
+    modules = (studies, honest_scale, sound, departures, advice, federation, performance, gpu)
     papers = {f"reproduction-{name}": section for name, section in reproduction.sections().items()}
     return {name: text for module in modules for name, text in module.tables().items()} | papers

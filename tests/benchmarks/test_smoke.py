@@ -1,6 +1,7 @@
 """Every benchmark is listed, and those that need no peers or hours run with everything tiny."""
 
 import ast
+import functools
 import importlib
 import json
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import bounds, hostile, kernels, needs, privacy
+from benchmarks import bounds, data, gpu, hostile, kernels, needs, privacy, workloads
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
@@ -59,8 +60,35 @@ def test_the_bench_of_engines_runs():
 
 
 def test_the_bench_of_a_gpu_runs_on_a_cpu():
-    printed = output_of("gpu", "--device", "cpu", "--smoke")
-    assert all(f"{part}: {{" in printed for part in ("step", "round", "copies", "evaluation", "fedsc"))
+    lines = [line for line in output_of("gpu", "--device", "cpu", "--smoke").splitlines() if ": {" in line]
+    parts = {part: json.loads(figures) for part, _, figures in (line.partition(": ") for line in lines)}
+    works = [f"{kind}, {work}" for kind in ("float32", "methods", "whole-runs", "peers") for work in workloads.ON_GPU]
+    assert {*works, "bits, fedavg", "bits, fedsc", "bfloat16, mlp", "tf32, mlp"} <= parts.keys()
+    assert all(figures["same bits"] for part, figures in parts.items() if "bits, " in part)
+    assert parts["bits, fedavg"]["batched"]["difference"] < 1e-5
+    assert parts["float32, lenet"]["serial"]["replayed"] > 0
+    left_out = {name for figures in parts.values() for name in figures.get("left out", {})}
+    assert left_out <= {"serial", "batched", "jax"}
+    assert not any(parts[work].get("left out") for work in works if not work.startswith("peers"))
+
+
+def test_parts_on_a_gpu_are_kept_one_by_one_and_measured_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(data, "RESULTS", tmp_path)
+    measured = []
+
+    def part(name):
+        measured.append(name)
+        return {"serial": {"median": 0.5}, "same bits": 1 / len(name) == 1.0}
+
+    parts = {name: functools.partial(part, name) for name in ("a", "", "b")}
+    results = {"environment": {"device": "cuda", "versions": {"torch": "2.11"}}}
+    assert not gpu.measure_parts(parts, results, 7.0)
+    assert "\n: ZeroDivisionError: " in capsys.readouterr().out
+    assert data.read_results("gpu") == results
+    assert gpu.measure_parts({"a": parts["a"]}, data.read_results("gpu"), 7.0)
+    assert gpu.measure_parts({"c": functools.partial(part, "c")}, data.read_results("gpu"), -1.0)
+    assert measured == ["a", "", "b"]
+    assert "minutes are over; the same command continues with c" in capsys.readouterr().out
 
 
 def test_a_hostile_node_and_a_curious_server_are_measured(capsys):
