@@ -58,7 +58,7 @@ if SMOKE:
 RUNS: dict[str, dict[str, Any]] = {name: {"name": "serial"} for name in ("serial", "again", "without graphs")}
 RUNS |= {"without graphs": {"name": "serial", "fast": False}, "batched": {"name": "batched"}}
 Call: TypeAlias = Callable[[], Any]
-Contestants: TypeAlias = dict[str, AbstractContextManager[Call]]
+Contestants: TypeAlias = Mapping[str, AbstractContextManager[Call]]
 
 
 @contextlib.contextmanager
@@ -124,7 +124,7 @@ def default(device: torch.device) -> str:
 
 def rounds(work: Workload, device: torch.device, precision: str) -> Figures:
     serial = {"name": "serial", "device": str(device), "precision": precision}
-    engines = {"serial": serial, "batched": {**serial, "name": "batched"}}
+    engines: dict[str, Figures] = {"serial": serial, "batched": {**serial, "name": "batched"}}
     if precision == "float32":
         engines = {"default": {"device": default(device)}, **engines, "serial, no graphs": {**serial, "fast": False}}
     loops = {"plain loop": loop(work, device, precision)}
@@ -135,7 +135,7 @@ def peers(work: Workload, device: torch.device, jax: str) -> Figures:
     others: Contestants = {"torch.compile": loop(work, device, "float32", compiled=True)}
     reason = obstacle(jax, "jax")
     if reason is None:
-        others["jax"] = round_by_round(jax, "with_jax", work.name, device.type)
+        others = {**others, "jax": round_by_round(jax, "with_jax", work.name, device.type)}
     figures = measured({"default": (work, {"device": default(device)})}, others, device, "default")
     figures["left out"] |= {} if reason is None else {"jax": reason}
     return figures
@@ -266,7 +266,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", default="", help="parts, e.g. float32,bits")
     parser.add_argument("--minutes", type=float, default=7.0, help="no part begins later")
-    parser.add_argument("--jax", default=sys.executable, metavar="PYTHON", help="has jax")
+    parser.add_argument("--jax", default=sys.executable, metavar="PYTHON", help="has jax and what fedloom needs")
     parser.add_argument("--fresh", action="store_true", help="measure parts again that are there")
     parser.add_argument("--smoke", action="store_true", help="a few samples, to see that it runs; keeps nothing")
     arguments = parser.parse_args(words)

@@ -59,7 +59,7 @@ class Workload:
         """Two clients of few samples a round, noise in place of Fashion-MNIST, a small net in place of a large one."""
         model, shape = self.model, self.source.get("shape", _SHAPE)
         if model == "resnet18-cifar":
-            model, shape = "resnet8", (3, 8, 8)
+            model, shape = "digits-cnn", (3, 8, 8)
         source = {"source": "random", "sizes": [8] * 10, "shape": shape}
         return replace(self, source=source, model=model, sampled=2, batch=4)
 
