@@ -78,8 +78,8 @@ def _bits(measured: Measured) -> str:
     lines = [
         f"Two rounds with the same seed have the same bits, also without graphs, for {len(methods) - len(unequal)} of "
         f"{len(methods)} methods" + (f"; they differ for {', '.join(unequal)}." if unequal else "."),
-        f"`batched` runs {len(apart)} of them. It is within {_CLOSE:g} of serial, relative to each tensor's largest "
-        f"value, for {len(apart) - len(far)}"
-        + (f"; it is not for {', '.join(f'{method} ({apart[method]:.0e})' for method in far)}." if far else "."),
+        f"`batched` runs {len(apart)} of them. Its numbers are within {_CLOSE:g} of serial's, absolute plus "
+        f"relative, for {len(apart) - len(far)}"
+        + (f"; they are not for {', '.join(f'{method} ({apart[method]:.0e})' for method in far)}." if far else "."),
     ]
     return " ".join(lines)

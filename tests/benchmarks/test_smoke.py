@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import __main__ as command
 from benchmarks import bounds, data, gpu, hostile, kernels, needs, privacy, workloads
@@ -70,6 +71,15 @@ def test_the_bench_of_a_gpu_runs_on_a_cpu():
     left_out = {name for figures in parts.values() for name in figures.get("left out", {})}
     assert left_out <= {"serial", "batched", "jax"}
     assert not any(parts[work].get("left out") for work in works if not work.startswith("peers"))
+
+
+def test_bits_and_differences_of_weights():
+    weights = [torch.tensor([1.0, float("nan"), float("inf")]), torch.tensor([3])]
+    assert gpu.difference(weights, [weight.clone() for weight in weights]) == 0
+    assert gpu.difference(weights, [weights[0], torch.tensor([5])]) == 0.5
+    assert gpu.difference(weights, [torch.ones(3), weights[1]]) == float("inf")
+    assert gpu.sha256(weights) == gpu.sha256([weight.clone() for weight in weights])
+    assert gpu.sha256([torch.tensor([0.0])]) != gpu.sha256([torch.tensor([-0.0])])
 
 
 def test_parts_on_a_gpu_are_kept_one_by_one_and_measured_once(tmp_path, monkeypatch, capsys):

@@ -47,7 +47,7 @@ def test_the_section_on_a_gpu_has_what_was_measured_there():
     assert section.count("default") == 1
     assert "| fedsc / fedavg |  | 1.4 |  |" in section
     assert "for 1 of 2 methods; they differ for ditto." in section
-    assert "for 1; it is not for ditto (2e-03)." in section
+    assert "for 1; they are not for ditto (2e-03)." in section
 
 
 def test_the_picture_of_performance_is_drawn():
