@@ -129,18 +129,26 @@ class Optimizer:
             if group.spec.name == "adam":
                 group.second_moments = list(islice(tensors, len(group.indices)))
 
-    def separate(self) -> "Optimizer":
-        """Return an optimiser of the same parameters with copies of the rates and with moments of its own, as before a
-        first step. They are -0.0 for SGD, to which a first gradient is added without a change of its bits."""
+    def separate(self, parameters: Sequence[Tensor] | None = None) -> "Optimizer":
+        """Return an optimiser of `parameters`, by default the same ones, with copies of the rates and with moments of
+        its own, as before a first step. They are -0.0 for SGD, to which a first gradient is added without a change of
+        its bits."""
         separate = copy.copy(self)
+        separate.parameters = self.parameters if parameters is None else list(parameters)
         separate._groups = []
         for group in self._groups:
             rate, adam = None if group.rate is None else group.rate.clone(), group.spec.name == "adam"
-            own = [self.parameters[i] for i in group.indices if adam or group.spec.momentum]
+            own = [separate.parameters[i] for i in group.indices if adam or group.spec.momentum]
             first = [torch.full_like(parameter, 0.0 if adam else -0.0) for parameter in own]
             second = [torch.zeros_like(parameter) for parameter in own if adam]
             separate._groups.append(replace(group, rate=rate, first_moments=first, second_moments=second))
         return separate
+
+    def sharing(self) -> "Optimizer":
+        """Return an optimiser that shares parameters, rates and moments with this one, until it is narrowed."""
+        sharing = copy.copy(self)
+        sharing._groups = [replace(group) for group in self._groups]
+        return sharing
 
     def narrow(self, parameters: Sequence[Tensor]) -> None:
         """Continue with `parameters`, the first rows of the present ones: the clients that still train in a stack."""

@@ -23,7 +23,7 @@ from fedloom.engine.jobs import Client, EvalJob, EvalResult, JobResult, staged
 from fedloom.engine.keys import phase_key, structure_of
 from fedloom.engine.serial import Engine, Jobs
 from fedloom.engine.stacked.members import StackedNet, choose_weights, collect_statistics, dims, stacked_trees
-from fedloom.engine.stacked.training import StackedTraining
+from fedloom.engine.stacked.training import FastStacks, StackedTraining
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Batch, Choose, Collect, Phase, Train
 from fedloom.methods.contract.sample_statistics import Rows, Statistic
@@ -172,6 +172,7 @@ class Batched(Engine):
         self.worker, self.stack = worker, stack
         self._notes: list[Diagnostic] = []
         self._nets = [StackedNet(live.net) for live in worker.loaded_nets]
+        self.fast: FastStacks | None = worker.speedups.stacks(worker.data, stack)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
         groups: dict[Hashable, list[Client]] = {}
@@ -204,13 +205,15 @@ class Batched(Engine):
 
     def notes(self) -> list[Diagnostic]:
         notes, self._notes = self._notes, []
-        return notes
+        return [*notes, *self.fast.notes()] if self.fast else notes
 
     def _narrow(self, clients: int) -> None:
         """Halve the width of stacks from now on, because memory did not suffice for this many clients."""
         self.stack = clients // 2
         message = f"out of memory with {clients} clients in a stack; it continues with {self.stack}"
         self._notes.append(Diagnostic("engine.smaller_stacks", message, float(self.stack)))
+        if self.fast is not None:
+            self.fast.clear(self.stack)
         torch.cuda.empty_cache()
 
     def _key(self, client: Client) -> Hashable | None:
@@ -242,7 +245,7 @@ class Batched(Engine):
                 elif isinstance(phase, Choose):
                     tree = choose_weights(phase, clients, tree, self.worker.device)
                 else:
-                    tree = StackedTraining(self.worker, net, phase, clients, tree).run()
+                    tree = StackedTraining(self.worker, net, phase, clients, tree, self.fast).run()
             tree = {name: value.to(CPU) for name, value in tree.items()}
         except Exception as error:
             others = ", ".join(str(client.job.ctx.client) for client in clients)

@@ -4,8 +4,9 @@ Rows of a stack are clients, the largest first, so that clients with remaining b
 all clients have in common are expanded without a copy until a step writes into them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,21 +29,55 @@ from fedloom.engine.stacked.members import (
     row_of,
 )
 from fedloom.engine.steps import add_statistics, objective, tap_of, trainable_names, update
+from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Batch, Objective, Train
 
 
-class StackedTraining:
-    """One training phase of a stack."""
+class FastSteps(Protocol):
+    """Steps of one kind of stack in fixed memory, which a training phase shares while it uses them."""
 
-    def __init__(self, worker: Worker, net: StackedNet, phase: Train, clients: list[Client], tree: Tree) -> None:
+    def step(self, number: int) -> tuple[Mapping[str, Tensor], Batch] | None:
+        """Take the step `number` of the phase, and add up its loss terms. Return the taps [K, B, ...] of the loss, and
+        the batch with its labels in the place of samples; None if the step must be taken the plain way."""
+        ...
+
+
+class FastStacks(Protocol):
+    """Takes steps of stacks faster, with the same numbers."""
+
+    def steps_of(self, training: "StackedTraining") -> FastSteps | None:
+        """Return fast steps that continue a phase from its present weights and constants; None if there are none."""
+        ...
+
+    def clear(self, width: int) -> None:
+        """Free all memory, and continue with stacks of at most `width` clients."""
+        ...
+
+    def notes(self) -> Sequence[Diagnostic]:
+        """Return, each once, the reasons why steps could not be sped up."""
+        ...
+
+
+class StackedTraining:
+    """One training phase of a stack. `fast` takes its steps faster; None takes all of them in Python."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        net: StackedNet,
+        phase: Train,
+        clients: list[Client],
+        tree: Tree,
+        fast: FastStacks | None = None,
+    ) -> None:
         self.worker, self.net, self.phase, self.clients, self.tree = worker, net, phase, clients, dict(tree)
-        ctx = clients[0].job.ctx
+        ctx, self.fast = clients[0].job.ctx, fast
         self.classes, self.roles = ctx.task.num_classes, ctx.task.roles
         self.trainable = trainable_names(self.net.parameters, phase, ctx)
-        for name, value in tree.items():
-            written = name in self.trainable or name not in {*self.net.parameters, *ctx.task.frozen}
-            if written and is_common(value):
-                self.tree[name] = value.clone(memory_format=torch.contiguous_format)
+        self.buffers = [name for name in tree if name not in {*self.net.parameters, *ctx.task.frozen}]
+        for name in (*self.trainable, *self.buffers):
+            if is_common(tree[name]):
+                self.tree[name] = tree[name].clone(memory_format=torch.contiguous_format)
         specs = [phase.spec_of(name, worker.local_training.optimizer) for name in self.trainable]
         self.optimizer = Optimizer(specs, [self.tree[name] for name in self.trainable], ctx.round)
         self.consts = Stacked.of(clients, worker.device)
@@ -52,30 +87,56 @@ class StackedTraining:
     def run(self) -> Tree:
         """Run all steps of the phase and return the weights."""
         phase, clients, worker = self.phase, self.clients, self.worker
-        batches = [self._batches(client) for client in clients]
-        for number in range(len(batches[0])):
-            if phase.refresh and number % (len(batches[0]) // phase.epochs) == 0:  # equally many for all, if refreshed
+        self.orders = [self._orders(client) for client in clients]
+        size, tree = worker.local_training.batch_size, self.tree
+        fast: FastSteps | None = None
+        batches = [[batch for order in orders for batch in torch.split(order, size)] for orders in self.orders]
+        lengths = [len(parts) for parts in batches]
+        ends = [length - 1 if client.job.measured else -1 for client, length in zip(clients, lengths, strict=True)]
+        for number in range(lengths[0]):
+            # equally many batches for all, if refreshed
+            refreshed = bool(phase.refresh) and number % (lengths[0] // phase.epochs) == 0
+            if refreshed:
                 collect_statistics(worker, self.net, phase.refresh, phase, clients, self.tree)
                 self.consts = Stacked.of(clients, worker.device)
-            worker.set_modes(self.net.module, phase, self.roles)
-            remaining = [parts for parts in batches if number < len(parts)]
-            draws = [client.draws for client in clients[: len(remaining)]]
-            batch = batch_of(worker, [parts[number] for parts in remaining], draws)
-            ends = [number == len(parts) - 1 for parts in remaining]
+            if refreshed or not number:
+                worker.set_modes(self.net.module, phase, self.roles)
+                fast = None if self.fast is None else self.fast.steps_of(self)
+            active = sum(number < length for length in lengths)
+            last_epoch = [number >= length - length // phase.epochs for length in lengths[:active]]
             # never in the first step, whose proximal terms may be zero
-            measured = [c.job.measured and end for c, end in zip(clients, ends, strict=False)] if number else []
-            out = self._step(batch, self._narrowed(len(remaining)), measured if any(measured) else [])
-            self._tally(out, batch, [number >= len(parts) - len(parts) // phase.epochs for parts in remaining])
+            measured = [end == number for end in ends[:active]] if number and number in ends else []
+            taken = fast.step(number) if fast is not None and not measured else None
+            if taken is None:
+                draws = [client.draws for client in clients[:active]]
+                batch = batch_of(worker, [parts[number] for parts in batches[:active]], draws)
+                out = self.step(batch, self.narrowed(active), measured)
+                if any(last_epoch):
+                    counted = None if all(last_epoch) else torch.tensor(last_epoch, device=batch.y.device)
+                    self.add_terms(out, counted)
+                taken = out.taps, batch
+            self._collect(*taken, last_epoch)
         self._settle(batches)
+        if self.tree is not tree:  # fast steps will train others in their memory
+            written = {*self.trainable, *self.buffers}
+            return {name: self.tree[name].clone() if name in written else value for name, value in tree.items()}
         return self.tree
 
-    def _batches(self, client: Client) -> Sequence[Tensor]:
-        sampler, size = self.worker.sampler, self.worker.local_training.batch_size
+    def _orders(self, client: Client) -> list[Tensor]:
+        """Draw the samples of each epoch of a client."""
+        sampler = self.worker.sampler
         job = sampler.job_of(self.phase, client.job)
-        orders = [sampler.epoch_order(job, client.draws) for _ in range(self.phase.epochs)]
-        return [batch for order in orders for batch in torch.split(order, size)]
+        return [sampler.epoch_order(job, client.draws) for _ in range(self.phase.epochs)]
 
-    def _narrowed(self, active: int) -> Tree:
+    def trial(self) -> tuple[Objective, Sequence[Tensor]]:
+        """Return the objective and the gradients of a first step, and change nothing."""
+        size = self.worker.local_training.batch_size
+        batch = batch_of(self.worker, [orders[0][:size] for orders in self.orders])
+        entries = self.tree | {name: self.tree[name].clone() for name in self.buffers}
+        entries |= {name: self.tree[name].detach().requires_grad_() for name in self.trainable}
+        return self._loss_and_gradients(entries, self.consts.stacked, batch, keep_graph=False)
+
+    def narrowed(self, active: int) -> Tree:
         """Return the first `active` clients' trainable parameters, as leaves that share memory with the tree."""
         parameters = {name: self.tree[name][:active].detach().requires_grad_() for name in self.trainable}
         self.optimizer.narrow(list(parameters.values()))
@@ -87,7 +148,7 @@ class StackedTraining:
             if gradient.stride() != self.tree[name].stride() and gradient.shape == self.tree[name].shape:
                 self.tree[name] = torch.empty_like(gradient).copy_(self.tree[name])
 
-    def _step(self, batch: Batch, parameters: Tree, measured: Sequence[bool]) -> Objective:
+    def step(self, batch: Batch, parameters: Tree, measured: Sequence[bool]) -> Objective:
         """Take one step of the clients that have batches left."""
         active, first = len(batch.y), not self.optimizer.steps
         entries = {name: value[:active] for name, value in self.tree.items()} | parameters
@@ -130,8 +191,7 @@ class StackedTraining:
         with torch.no_grad():
             moves = self._mapped(ascent, named, parameters)
         leaves = {name: value.detach() + moves[name] if name in moves else value for name, value in parameters.items()}
-        constant = {*self.net.parameters, *self.clients[0].job.ctx.task.frozen}
-        buffers = {name: value.clone() for name, value in entries.items() if name not in constant}
+        buffers = {name: entries[name].clone() for name in self.buffers}
         moved_entries = entries | buffers | {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
         private = self.consts.first(len(batch.y))
         return self._loss_and_gradients(moved_entries, private, batch, keep_graph=False)[1]
@@ -153,25 +213,26 @@ class StackedTraining:
         mapped: Tree = torch.vmap(of_client)(private, *trees)
         return mapped
 
-    def _tally(self, out: Objective, batch: Batch, last_epoch: list[bool]) -> None:
-        """Add a step's statistics to those of clients in their last epoch, or of all clients if all epochs count."""
-        statistics, throughout = self.phase.collect, bool(self.phase.collect) and self.phase.throughout
-        if not throughout and not any(last_epoch):
-            return
-        counted = None if all(last_epoch) else torch.tensor(last_epoch, device=batch.y.device)
+    def add_terms(self, out: Objective, counted: Tensor | None) -> None:
+        """Add a step's loss terms to those of the clients that count, [K] bool, or of all."""
         for name, term in out.terms.items():
             term = term.detach() if counted is None else torch.where(counted, term.detach(), 0.0)
             self.terms.setdefault(name, torch.zeros_like(term))[: len(term)] += term
-        if not statistics:
+
+    def _collect(self, taps: Mapping[str, Tensor], batch: Batch, last_epoch: list[bool]) -> None:
+        """Add a step's statistics to those of clients in their last epoch, or of all clients if all epochs count."""
+        statistics, throughout = self.phase.collect, self.phase.throughout
+        if not statistics or not (throughout or any(last_epoch)):
             return
-        if counted is not None and not throughout:
+        if not all(last_epoch) and not throughout:
+            counted = torch.tensor(last_epoch, device=batch.y.device)
             mask = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
             batch = batch._replace(mask=mask & counted.unsqueeze(1))
 
         def added(sums: dict[str, Tree], taps: Tree, batch: Batch) -> dict[str, Tree]:
             return add_statistics(statistics, sums, tap_of(taps), batch, self.classes)
 
-        tapped = {str(s.of): out.taps[str(s.of)].detach() for s in statistics.values()}
+        tapped = {str(s.of): taps[str(s.of)].detach() for s in statistics.values()}
         sums = first_rows(self.sums, len(last_epoch))
         put_rows(self.sums, torch.vmap(added, in_dims=(0, 0, dims(batch)))(sums, tapped, batch))
 
