@@ -187,6 +187,11 @@ def to_device(value: Any, device: torch.device) -> Any:
     return from_leaves(structure_of(value), moved)
 
 
+def is_common(stacked: Tensor) -> bool:
+    """Whether all rows of a stack are the same memory."""
+    return stacked.stride(0) == 0
+
+
 def _field_names(kind: type) -> tuple[str, ...]:
     """Return the names of the fields of a class table or another dataclass of tensors; none of another class."""
     if kind not in _FIELD_NAMES:

@@ -354,11 +354,13 @@ def _copy_of(batch: Batch) -> Batch:
 
 
 def copies_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of tensors, without their graph."""
     return [tensor.detach().clone() for tensor in tensors]
 
 
 @torch.no_grad()
 def restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Set tensors to `values`, in place."""
     torch._foreach_copy_(list(tensors), list(values))
 
 

@@ -10,6 +10,7 @@ else sums in another order.
 import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,11 +26,11 @@ from fedloom.engine.fast.graphs import (
     restore,
     same_bits,
 )
-from fedloom.engine.keys import phase_key
-from fedloom.engine.stacked.members import is_common
-from fedloom.engine.stacked.training import StackedTraining
+from fedloom.engine.keys import is_common, phase_key
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Batch
+
+StackedTraining: TypeAlias = Any  # of `engine/stacked/`, which is above this folder
 
 _MAX_KINDS = 32  # each holds the weights of a stack
 _ROWS = 256  # steps whose samples are in the memory of the graphs at a time
@@ -47,7 +48,7 @@ class StackGraphs:
         self.data, self.width, self.capture = data, width, capture or CudaCapture(data.y.device)
         self.plain_steps, self.replayed_steps = 0, 0
         self._programs: dict[Hashable, _Program] = {}
-        self._notes: dict[str, bool] = {}  # whether each has been told
+        self._notes: dict[str, bool] = {}  # whether each has been reported
 
     def steps_of(self, training: StackedTraining) -> "_Program | None":
         """Return the program of a phase's kind, which then shares its memory with the phase."""
@@ -75,7 +76,7 @@ class StackGraphs:
 
     def notes(self) -> Sequence[Diagnostic]:
         """Return the reasons why steps are not captured, each once."""
-        new = [message for message, told in self._notes.items() if not told]
+        new = [message for message, reported in self._notes.items() if not reported]
         self._notes |= dict.fromkeys(new, True)
         return [Diagnostic("engine.plain_steps", message, 1.0) for message in new]
 
@@ -162,14 +163,14 @@ class _Program:
     @torch.no_grad()
     def share(self, training: StackedTraining) -> None:
         """Take over the state of a phase, which finds it in the program's memory from now on."""
-        clients, optimizer, own = len(training.clients), training.optimizer, self.consts
+        clients, optimizer, consts = len(training.clients), training.optimizer, self.consts
         rows = [1 if is_common(value) else clients for value in training.tree.values()]
-        pairs = list(zip(own.stacked, training.consts.stacked, strict=True))
+        pairs = list(zip(consts.stacked, training.consts.stacked, strict=True))
         pairs += zip(self.optimizer.state, optimizer.state or self.optimizer.separate().state, strict=True)
         pairs += [(total, training.terms.get(name, torch.zeros_like(total))) for name, total in self.terms.items()]
         targets = [self.tree[name][:count] for name, count in zip(training.tree, rows, strict=True)]
         values = [value[:count] for value, count in zip(training.tree.values(), rows, strict=True)]
-        targets += [target[:clients] for target, _ in pairs] + self.optimizer.rates + _tensors(own.shared)
+        targets += [target[:clients] for target, _ in pairs] + self.optimizer.rates + _tensors(consts.shared)
         values += [value[:clients] for _, value in pairs] + optimizer.rates + _tensors(training.consts.shared)
         restore(targets, values)
         training.tree = {name: value[:clients] for name, value in self.tree.items()}

@@ -18,7 +18,7 @@ from fedloom.engine.batch_sampler import PASS_BATCH
 from fedloom.engine.client import CPU, Worker
 from fedloom.engine.client_phases import chosen_weights
 from fedloom.engine.jobs import Client, Draws
-from fedloom.engine.keys import Leaf, from_leaves, leaves_of, structure_of, to_device
+from fedloom.engine.keys import Leaf, from_leaves, is_common, leaves_of, structure_of, to_device
 from fedloom.engine.steps import add_statistics, pass_function
 from fedloom.methods.contract.phases import Batch, Choose, Collect, Consts, Train
 from fedloom.methods.contract.sample_statistics import Statistic
@@ -182,11 +182,6 @@ def stacked_trees(trees: Sequence[Tree], device: torch.device) -> Tree:
             else torch.stack([tree[name] for tree in trees]).to(device)
         )
     return stacked
-
-
-def is_common(stacked: Tensor) -> bool:
-    """Whether all rows of a stack are the same memory."""
-    return stacked.stride(0) == 0
 
 
 def _padded(rows: Tensor, length: int) -> Tensor:

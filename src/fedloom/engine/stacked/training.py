@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.core.trees import Tree
 from fedloom.engine.client import CPU, Worker
 from fedloom.engine.jobs import Client
-from fedloom.engine.keys import to_device
+from fedloom.engine.keys import is_common, to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.round_report import gradient_norms
 from fedloom.engine.stacked.members import (
@@ -24,7 +24,6 @@ from fedloom.engine.stacked.members import (
     collect_statistics,
     dims,
     first_rows,
-    is_common,
     put_rows,
     row_of,
 )
@@ -106,16 +105,16 @@ class StackedTraining:
             last_epoch = [number >= length - length // phase.epochs for length in lengths[:active]]
             # never in the first step, whose proximal terms may be zero
             measured = [end == number for end in ends[:active]] if number and number in ends else []
-            taken = fast.step(number) if fast is not None and not measured else None
-            if taken is None:
+            result = fast.step(number) if fast is not None and not measured else None
+            if result is None:
                 draws = [client.draws for client in clients[:active]]
                 batch = batch_of(worker, [parts[number] for parts in batches[:active]], draws)
                 out = self.step(batch, self.narrowed(active), measured)
                 if any(last_epoch):
                     counted = None if all(last_epoch) else torch.tensor(last_epoch, device=batch.y.device)
                     self.add_terms(out, counted)
-                taken = out.taps, batch
-            self._collect(*taken, last_epoch)
+                result = out.taps, batch
+            self._collect(*result, last_epoch)
         self._settle(batches)
         if self.tree is not tree:  # fast steps will train others in their memory
             written = {*self.trainable, *self.buffers}
@@ -149,7 +148,8 @@ class StackedTraining:
                 self.tree[name] = torch.empty_like(gradient).copy_(self.tree[name])
 
     def step(self, batch: Batch, parameters: Tree, measured: Sequence[bool]) -> Objective:
-        """Take one step of the clients that have batches left."""
+        """Take one step of the clients that have batches left. `parameters` are those of `batch`, as leaves; `measured`
+        says of which clients the gradients' norms are kept, and is empty if of none."""
         active, first = len(batch.y), not self.optimizer.steps
         entries = {name: value[:active] for name, value in self.tree.items()} | parameters
         private = self.consts.first(active)
