@@ -10,7 +10,7 @@ UNEQUAL = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2,
 
 def stacked(worker):
     """The engine as it comes."""
-    return Batched(worker, DEFAULT_STACK)
+    return Batched(worker, DEFAULT_STACK["cpu"])
 
 
 class DoubleBN(TinyBN):

@@ -17,6 +17,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import to_plain
 from fedloom.evaluation.metric import METRICS, MetricStates, Predictions
 from fedloom.evaluation.metrics.ranks import log_odds
+from fedloom.evaluation.plain_states import states_from_plain
 from fedloom.runs.config.run_config import parse
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "clinic.json").read_text())["metrics"]
@@ -97,7 +98,7 @@ def test_sums_of_nodes_are_within_their_bounds(seed, cut, scale):
     example = states_of([[0.0] * 3], [0]).portable()
     parts = [states_of(logits[:cut], labels[:cut]), states_of(logits[cut:], labels[cut:])]
     sent = [json.loads(json.dumps(to_plain(part.portable()))) for part in parts]
-    pooled = MetricStates.merged(MetricStates.from_plain(MetricStates(**part), example) for part in sent)
+    pooled = MetricStates.merged(states_from_plain(MetricStates(**part), example) for part in sent)
     whole = states_of(logits, labels)
     for name in ("auroc", *POINTS):
         found, exact = pooled.details(name), whole.details(name)
@@ -179,4 +180,4 @@ def test_a_node_that_tests_other_levels_is_refused():
     plain = to_plain(states_of([[0.0] * 3], [0]).portable())["states"]
     plain["class_scores"]["points"] = "specificity@sensitivity=0.5"
     with pytest.raises(ValueError, match=r"points: 'specificity@sensitivity=0\.5'; need 'sensitivity@"):
-        MetricStates.from_plain(MetricStates(1, plain), example)
+        states_from_plain(MetricStates(1, plain), example)

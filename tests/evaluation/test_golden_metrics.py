@@ -15,6 +15,7 @@ from sklearn import metrics as sk
 from fedloom.core.records import to_plain
 from fedloom.evaluation.metric import METRICS, MetricStates, Predictions
 from fedloom.evaluation.metrics.calibration import sums_in_bins
+from fedloom.evaluation.plain_states import states_from_plain
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "metrics.json").read_text())["measures"]
 NAMES = (
@@ -177,8 +178,7 @@ def test_states_leave_a_node_as_sums_of_one_shape():
     example = states_of([[0.0] * 4], [0]).portable()
     parts = [states_of(logits[:20], labels[:20]), states_of(logits[20:], labels[20:])]
     sent = [
-        MetricStates.from_plain(MetricStates(**json.loads(json.dumps(to_plain(part.portable())))), example)
-        for part in parts
+        states_from_plain(MetricStates(**json.loads(json.dumps(to_plain(part.portable())))), example) for part in parts
     ]
     for part, received in zip(parts, sent, strict=True):
         assert received.states["class_scores"].scores.numel() == 0
@@ -214,4 +214,4 @@ def test_states_that_cannot_be_are_refused(state, field, change):
     plain = to_plain(states_of(logits, labels).portable())["states"]
     plain[state][field] = change(plain[state][field])
     with pytest.raises((ValueError, TypeError)):
-        MetricStates.from_plain(MetricStates(60, plain), example)
+        states_from_plain(MetricStates(60, plain), example)

@@ -9,6 +9,7 @@ import torch
 from fedloom.core.records import to_plain
 from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions
 from fedloom.evaluation.metrics import ALWAYS, Accuracy, AttackSuccess, Loss
+from fedloom.evaluation.plain_states import states_from_plain
 
 LN3 = math.log(3)
 KINDS = {name: METRICS.get(name) for name in ALWAYS}
@@ -71,8 +72,8 @@ def plain(whole):
 def test_states_cross_as_plain_numbers():
     whole = states(1, math.inf, 4)
     example = states(1, 0.5, 1)
-    assert MetricStates.from_plain(plain(whole), example) == whole
-    assert MetricStates.from_plain(MetricStates(0), example) == MetricStates(0)
+    assert states_from_plain(plain(whole), example) == whole
+    assert states_from_plain(MetricStates(0), example) == MetricStates(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Confusion(Metric):
 def test_tensors_keep_dtype_and_shape():
     example = MetricStates(1, {"confusion": Confusion(torch.tensor([[1, 0], [0, 0]]))})
     sent = MetricStates(4, {"confusion": Confusion(torch.tensor([[2, 1], [0, 1]]))})
-    again = MetricStates.from_plain(plain(sent), example).states["confusion"]
+    again = states_from_plain(plain(sent), example).states["confusion"]
     assert again.counts.dtype == torch.int64
     assert again.counts.tolist() == [[2, 1], [0, 1]]
 
@@ -103,7 +104,7 @@ def test_tensors_keep_dtype_and_shape():
 def test_tensors_that_cannot_be_added_are_refused(counts):
     example = MetricStates(1, {"confusion": Confusion(torch.tensor([[1, 0], [0, 0]]))})
     with pytest.raises(ValueError, match=r"."):
-        MetricStates.from_plain(MetricStates(4, {"confusion": {"counts": counts}}), example)
+        states_from_plain(MetricStates(4, {"confusion": {"counts": counts}}), example)
 
 
 @pytest.mark.parametrize(
@@ -120,4 +121,4 @@ def test_tensors_that_cannot_be_added_are_refused(counts):
 )
 def test_states_that_cannot_be_are_refused(change, says):
     with pytest.raises(ValueError, match=says):
-        MetricStates.from_plain(MetricStates(4, plain(states(1, 2.0, 4)).states | change), states(1, 0.5, 1))
+        states_from_plain(MetricStates(4, plain(states(1, 2.0, 4)).states | change), states(1, 0.5, 1))

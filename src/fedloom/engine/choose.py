@@ -25,7 +25,7 @@ from fedloom.engine.stacked import Batched, obstacle
 from fedloom.engine.threads import Threads
 from fedloom.evaluation.own_metrics import metric_of_one_process
 
-DEFAULT_STACK = 32  # clients in a stack
+DEFAULT_STACK = {"cpu": 32, "cuda": 128}  # clients in a stack; out of memory halves it
 _MIN_REPLAYED = 0.5  # share of steps that threads must replay to be chosen without a comparison
 _BOUND_ROUNDS = 3  # in a row in which threads waited for Python; then they are compared with processes
 _DAEMONIC_PROCESS = (
@@ -79,7 +79,7 @@ class EngineChoice(BaseModel):
     stack: int | None = Field(
         None,
         ge=2,
-        description="Largest number of clients in a stack of the engine `batched`; null takes 32.",
+        description="Largest number of clients in a stack of the engine `batched`; null takes 32, or 128 on a GPU.",
     )
     client_seconds: float | None = Field(
         None,
@@ -222,7 +222,7 @@ def _start_engine(
     if name == "threads":
         testers = functools.partial(Processes, worker, federation.tasks, workers=workers, note=note)
         return Threads(worker, workers, note, testers if workers > 1 and may_start_processes() else None)
-    stack = (choice.stack or DEFAULT_STACK) if name == "batched" else 1
+    stack = (choice.stack or DEFAULT_STACK[worker.device.type]) if name == "batched" else 1
     if stack > 1 and workers < 2:
         return Batched(worker, stack)
     seconds = choice.client_seconds

@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from fedloom.core.registry import Registry
 LARGEST_SUM = 1e100  # of what a client reports, if it is finite: 32 bits give less, and sums over clients stay finite
 
 MetricKinds = Mapping[str, "type[Metric]"]
-_LARGEST = 2**53  # of a count from another machine; a float64 holds it exactly
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +126,7 @@ class Metric(ABC):
 
     def merge(self, further: Self) -> Self:
         """The state of both sets of samples: every field is added."""
-        return type(self)(*[getattr(self, name) + getattr(further, name) for name in _field_names(type(self))])
+        return type(self)(*[getattr(self, name) + getattr(further, name) for name in field_names(type(self))])
 
     def reduced(self) -> Self:
         """Reduce the complete state of a client to the part that a run keeps."""
@@ -144,14 +143,15 @@ class Metric(ABC):
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        pairs = [(getattr(self, name), getattr(other, name)) for name in _field_names(type(self))]
+        pairs = [(getattr(self, name), getattr(other, name)) for name in field_names(type(self))]
         return all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
 
 @functools.cache
-def _field_names(kind: type[Metric]) -> tuple[str, ...]:
+def field_names(kind: type[Metric]) -> tuple[str, ...]:
+    """The names of the fields of a state."""
     return tuple([key.name for key in dataclasses.fields(kind)])  # type: ignore[arg-type]
 
 
@@ -219,7 +219,7 @@ class MetricStates:
             return self.states.get(name)
         kind = METRICS.get(name)
         state = self.states.get(kind.shared)
-        return None if state is None else kind(*[getattr(state, key) for key in _field_names(kind)])
+        return None if state is None else kind(*[getattr(state, key) for key in field_names(kind)])
 
     def of_one_model(self) -> MetricStates:
         """Reduce the states whose scores may not be merged with those of other models."""
@@ -239,54 +239,6 @@ class MetricStates:
 
     def _with(self, states: Mapping[str, Metric]) -> MetricStates:
         return MetricStates(self.total, states)
-
-    @staticmethod
-    def from_plain(plain: MetricStates, example: MetricStates) -> MetricStates:
-        """Return the states that another machine sent as the numbers and lists of `core.records.to_plain`.
-
-        `example` holds states of any batch of the same run, whose types, dtypes and shapes they must have. Raises
-        `ValueError` for plain values that cannot be such states, and the errors of metrics that cannot use them.
-        """
-        reported, total = cast(Mapping[str, Mapping[str, Any]], plain.states), plain.total
-        # States come from batches, so a test without samples has none.
-        names = example.states.keys() if total else set[str]()
-        if reported.keys() != names:
-            raise ValueError(f"states of {', '.join(sorted(reported)) or 'no metric'}; need {', '.join(sorted(names))}")
-        states = {name: _state(name, reported[name], example.states[name], total) for name in example.states if total}
-        return MetricStates(total, states)
-
-
-def _state(name: str, plain: Mapping[str, Any], example: Metric, total: int) -> Metric:
-    keys = _field_names(type(example))
-    if tuple(plain) != keys:
-        raise ValueError(f"{name}: need the fields {', '.join(keys)}")
-    state = type(example)(*(_field(f"{name}.{key}", plain[key], getattr(example, key)) for key in keys))
-    state.check(total)
-    state.compute()  # a state that it cannot take would end the run later
-    return state
-
-
-def _field(name: str, value: Any, example: Any) -> Any:
-    if isinstance(example, Tensor):
-        if not isinstance(value, list):
-            raise ValueError(f"{name}: need a list of numbers")
-        tensor = torch.tensor(value, dtype=torch.float64)
-        if not tensor.numel() and not example.numel():
-            return example  # lists lose the shape of a tensor without entries
-        if tensor.shape != example.shape:
-            raise ValueError(f"{name}: shape {list(tensor.shape)}; need {list(example.shape)}")
-        if not example.is_floating_point() and not bool((tensor.abs() <= _LARGEST).all() and (tensor % 1 == 0).all()):
-            raise ValueError(f"{name}: need whole numbers up to {_LARGEST}")
-        return tensor.to(example.dtype)
-    kind = type(example)
-    # Not isinstance, which takes a bool for an int.
-    if type(value) is not kind and not (kind is float and type(value) is int):
-        raise ValueError(f"{name}: need {kind.__name__}")
-    if kind is str and value != example:
-        raise ValueError(f"{name}: {value[:99]!r}; need {example!r}")
-    if kind is int and abs(value) > _LARGEST:
-        raise ValueError(f"{name}: need at most {_LARGEST}")
-    return kind(value)
 
 
 _MOST_NUMBERS = 1_500_000  # of all clients in one protocol: some 10 MB in a file

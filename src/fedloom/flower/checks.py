@@ -25,6 +25,7 @@ from fedloom.core.trees import Tree
 from fedloom.engine.jobs import JobResult
 from fedloom.engine.round_report import CE
 from fedloom.evaluation.metric import LARGEST_SUM, MetricStates
+from fedloom.evaluation.plain_states import states_from_plain
 from fedloom.flower.node_data import FEWEST
 from fedloom.flower.status import Stored
 from fedloom.flower.wire import MessageError, PlainStates
@@ -97,7 +98,7 @@ def check_scored(
         raise MessageError(f"it reports {adapted:,} samples to adapt to; {limit:,} at most")
     try:
         plain: dict[str, Any] = dict(tested)
-        return {name: MetricStates.from_plain(states, example) for name, states in plain.items()}
+        return {name: states_from_plain(states, example) for name, states in plain.items()}
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         raise MessageError(f"impossible metric states: {' '.join(str(error).split())[:200]}") from None
 

@@ -117,7 +117,7 @@ class Note(_Facts):
 
 
 class PlainStates(_Facts):
-    """`MetricStates` of plain values, which `MetricStates.from_plain` checks."""
+    """`MetricStates` of plain values, which `states_from_plain` checks."""
 
     total: _Samples
     states: Annotated[Mapping[Name, Annotated[Mapping[Name, Any], Field(max_length=64)]], Field(max_length=64)]

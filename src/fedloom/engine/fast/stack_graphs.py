@@ -17,15 +17,8 @@ from torch import Tensor
 
 from fedloom.core.trees import sent_to
 from fedloom.data.dataset import Dataset
-from fedloom.engine.fast.graphs import (
-    PLAIN_STEPS,
-    Capture,
-    CudaCapture,
-    UncapturableError,
-    copies_of,
-    restore,
-    same_bits,
-)
+from fedloom.engine.fast.capture import Capture, CudaCapture
+from fedloom.engine.fast.graphs import PLAIN_STEPS, UncapturableError, copies_of, restore, same_bits
 from fedloom.engine.keys import is_common, phase_key
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Batch
