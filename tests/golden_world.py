@@ -271,7 +271,7 @@ def assert_golden(
         if "held" in wanted:
             assert get_table(server, "prototypes").held.tolist() == wanted["held"]
         if "probe" in wanted:
-            assert abs(probe(tree, names) - wanted["probe"]) < tolerance * (5 if tolerance > 1e-7 else 1)
+            assert abs(probe(tree, names) - wanted["probe"]) < tolerance
     for client, wanted in gold.get("own", {}).items() if own is not None else ():
         assert matches(federation.states[int(client)][kept], wanted, prefix=own, tolerance=tolerance)
     if refutes and any(name.startswith("WRONG") and isinstance(entry.data[name], float) for name in entry):

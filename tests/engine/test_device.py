@@ -186,11 +186,15 @@ def test_tf32_needs_a_gpu():
         )
 
 
-def test_a_resumed_run_stays_on_its_kind_of_device(tmp_path):
+def test_a_resumed_run_stays_on_its_kind_of_device(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path)
     config = parse({"scenario": {"source": "digits", "alpha": 1.0}})
     assert on_kept_device(config, folder) is config
     folder.write_json("env.json", {"device": "cuda (NVIDIA H200)"})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RunFolderError, match=r"began on cuda \(NVIDIA H200\), and torch finds no GPU here"):
+        on_kept_device(config, folder)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert on_kept_device(config, folder).engine.device == "cuda"
     on_cpu = config.model_copy(update={"engine": EngineChoice(device="cpu")})
     with pytest.raises(RunFolderError, match=r"began on cuda, .* continue with engine.device=cuda, or start again"):

@@ -71,7 +71,10 @@ def find_device(asked: str, engine: str, nets: Sequence[Net], data: Dataset, bat
 def check_precision(precision: str, device: torch.device) -> None:
     """Raises `ConfigError` if a device does not compute in the config's `precision`."""
     if precision == "tf32" and device.type != "cuda":
-        raise ConfigError(f"precision = tf32: a format of NVIDIA GPUs, and this run trains on {device}; take float32")
+        raise ConfigError(
+            f"precision = tf32: a format of NVIDIA GPUs, and this run trains on {device}; take float32, or "
+            "engine.device=cuda"
+        )
     # False: a GPU that only emulates bfloat16 does not count.
     if precision == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
         raise ConfigError(f"precision = bfloat16: {device_name(device)} has no bfloat16; take float32 or tf32")

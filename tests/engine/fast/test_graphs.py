@@ -117,7 +117,7 @@ def test_statistics_belong_to_their_client(monkeypatch):
     graphs = trained(Collects(), dry)
     assert_same_bits(graphs, trained(Collects(), plain))
     assert graphs[2].replayed_steps > 4 * graphs[2].plain_steps
-    assert not graphs[2]._told
+    assert not graphs[2]._reported
 
 
 def test_a_pass_whose_sums_grow_is_taken_the_plain_way_and_it_is_said_once(monkeypatch):
@@ -126,7 +126,7 @@ def test_a_pass_whose_sums_grow_is_taken_the_plain_way_and_it_is_said_once(monke
     assert_same_bits(graphs, trained(CollectsRows(), plain))
     assert graphs[2].replayed_steps  # those of training, and of the passes before epochs
     what = "batches of a statistics pass are taken one by one, slower and with the same numbers"
-    assert graphs[2]._told == {f"{what}: its sums may grow with each batch"}
+    assert graphs[2]._reported == {f"{what}: its sums may grow with each batch"}
 
 
 @pytest.mark.parametrize("optimizer", [OptimizerSpec(lr=0.1), ADAM], ids=["sgd", "adam"])
@@ -161,7 +161,7 @@ def test_steps_that_draw_from_a_generator_of_the_host_run_the_plain_way():
     graphs = trained(HostNoise(), lambda data: GraphStepper(data, frozen))
     assert_same_bits(graphs, trained(HostNoise(), plain))
     assert graphs[2].replayed_steps == 0
-    assert any("a replay draws other random numbers than the step" in message for message in graphs[2]._told)
+    assert any("a replay draws other random numbers than the step" in message for message in graphs[2]._reported)
 
 
 def test_two_passes_of_a_step_are_captured_unless_they_share_random_numbers():
@@ -188,7 +188,7 @@ def test_a_bad_capture_changes_no_number(capture, reason):
     graphs = trained(configured("fedavg"), lambda data: GraphStepper(data, capture))
     assert_same_bits(graphs, trained(configured("fedavg"), plain))
     assert graphs[2].replayed_steps == 0
-    assert any(reason in message for message in graphs[2]._told)
+    assert any(reason in message for message in graphs[2]._reported)
 
 
 def full():
@@ -249,7 +249,7 @@ def test_replays_without_memory_change_no_number(method, options, replays):
 
 def assert_memory_was_full(graphs):
     reason = "the device has too little memory for graphs of them (CUDA out of memory. Tried to allocate 1 GiB)"
-    assert graphs[2]._told == {f"steps are taken one by one, slower and with the same numbers: {reason}"}
+    assert graphs[2]._reported == {f"steps are taken one by one, slower and with the same numbers: {reason}"}
     assert not graphs[2]._kinds
 
 

@@ -10,6 +10,7 @@ with each graph, and a replay reads its seed and offset and moves it on as the s
 in a replay, so the comparison of all generators after the first replay refuses steps that draw from them.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -190,13 +191,13 @@ class GraphStepper(Stepper):
         self._kinds: dict[Hashable, _GraphKind] = {}
         self._buffers, self._memory_is_full = _Buffers.of(data), False
         self._notes: dict[str, Diagnostic] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.plain_steps, self.replayed_steps = 0, 0
 
     def notes(self) -> Sequence[Diagnostic]:
         """Return the reasons why steps are not captured, each once."""
-        new = [note for message, note in self._notes.items() if message not in self._told]
-        self._told |= self._notes.keys()
+        new = [note for message, note in self._notes.items() if message not in self._reported]
+        self._reported |= self._notes.keys()
         return new
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -367,7 +368,12 @@ def restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 def same_bits(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
     """Whether tensors are equal, NaN to NaN."""
     pairs = zip(tensors, values, strict=True)
-    return all(torch.equal(a.nan_to_num(), b.nan_to_num()) and torch.equal(a.isnan(), b.isnan()) for a, b in pairs)
+    # by default infinities would become, and equal, the largest number
+    finite = {"nan": 0.0, "posinf": math.inf, "neginf": -math.inf}
+    return all(
+        torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(**finite), b.nan_to_num(**finite))
+        for a, b in pairs
+    )
 
 
 def _equal_objectives(graph: _Graph, objective: Objective | None) -> bool:

@@ -274,12 +274,12 @@ def _operating_point(name: str, positives: Tensor, negatives: Tensor) -> tuple[T
     """The value of an operating point and the bound of its error, from counts [T] float64 at rising scores."""
     if name.startswith("specificity"):  # the same with both kinds and the order of scores exchanged
         positives, negatives = negatives.flip(0), positives.flip(0)
-    found, wrong = (counts.flip(0).cumsum(0) for counts in (positives, negatives))
+    hits, false_alarms = (counts.flip(0).cumsum(0) for counts in (positives, negatives))
     # Rounding, as in (1 - 0.9) * 10 = 0.99..., shall not lose a sample.
-    allowed = wrong <= math.floor((1 - float(name.partition("=")[2])) * float(negatives.sum()) + 1e-9)
-    best = found[allowed].amax() if bool(allowed.any()) else torch.zeros_like(found[0])
-    # The threshold that is best for unbinned scores may lie within the first bin that has too many of the wrong kind.
-    within = best if bool(allowed.all()) else found[~allowed].amin()
+    allowed = false_alarms <= math.floor((1 - float(name.partition("=")[2])) * float(negatives.sum()) + 1e-9)
+    best = hits[allowed].amax() if bool(allowed.any()) else torch.zeros_like(hits[0])
+    # The threshold that is best for unbinned scores may lie within the first bin that has too many false alarms.
+    within = best if bool(allowed.all()) else hits[~allowed].amin()
     return best / positives.sum(), (within - best) / positives.sum()
 
 

@@ -155,7 +155,7 @@ def describe_environment() -> dict[str, Any]:
 def on_kept_device(config: RunConfig, folder: RunFolder) -> RunConfig:
     """Return the config with the kind of device on which the folder's unfinished run began; others have other bits.
 
-    Raises `RunFolderError` if the config asks for another kind.
+    Raises `RunFolderError` if the config asks for another kind, or if there is no such device.
     """
     # version 0.1 knew no auto and kept the device in the config alone
     stored = (folder.read_config() or {}).get("engine", {}).get("device", "auto")
@@ -168,6 +168,13 @@ def on_kept_device(config: RunConfig, folder: RunFolder) -> RunConfig:
         raise RunFolderError(
             f"{folder.path}: its run began on {kept}, and a resumed run stays on its kind of device; continue with "
             f"engine.device={kept}, or start again with --fresh"
+        )
+    import torch
+
+    if kept == "cuda" and not torch.cuda.is_available():
+        raise RunFolderError(
+            f"{folder.path}: its run began on {name}, and torch finds no GPU here; continue where there is one, or "
+            "start again with --fresh"
         )
     return config.model_copy(update={"engine": config.engine.model_copy(update={"device": kept})})
 
