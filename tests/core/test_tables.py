@@ -69,6 +69,19 @@ def test_to_changes_the_dtype_and_keeps_the_mask():
     assert table.held.tolist() == [True, False]
 
 
+@pytest.mark.parametrize("weights", [None, [2.0, 1.0, 4.0], [[2.0, 9.0, 3.0], [1.0, 5.0, 9.0], [4.0, 9.0, 9.0]]])
+def test_a_class_is_averaged_over_its_holders_alone(weights):
+    """Client 0 holds classes 0 and 2, client 1 classes 0 and 1, client 2 class 0, and nobody holds class 3."""
+    rows = [[2.0, None, 8.0, None], [5.0, 6.0, None, None], [-1.0, None, None, None]]
+    tensors = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+    if tensors is not None and tensors.dim() == 2:
+        tensors = torch.cat([tensors, torch.full((3, 1), 7.0)], 1)
+    mean = ClassTable.stack([table_of(row) for row in rows]).mean_over_clients(tensors)
+    first = 2.0 if weights is None else (2 * 2.0 + 1 * 5.0 + 4 * -1.0) / 7
+    assert mean.held.tolist() == [True, True, True, False]
+    assert mean.values.flatten().tolist() == pytest.approx([first, 6.0, 8.0, 0.0], abs=1e-15)
+
+
 # --- nearest_holders and merge_neighbours ----------------------------------------------------------------------------
 
 
