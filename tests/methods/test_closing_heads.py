@@ -111,6 +111,16 @@ def test_virtual_features_have_the_moments_of_their_class():
         assert np.allclose(np.cov(drawn.numpy().T), covariances[label], atol=0.05)
 
 
+def test_virtual_features_move_little_when_a_covariance_does():
+    """Eigenvectors of equal variances turn by any angle for the smallest change, and their signs are free."""
+    toy = world(configured("ccvr"), LABELS)
+    mean = ClassTable(torch.zeros(4, 6, dtype=torch.float64), torch.tensor([True, False, False, False]))
+    plain = torch.eye(6, dtype=torch.float64).repeat(4, 1, 1)
+    tilted = plain + 1e-9 * torch.from_numpy(np.random.default_rng(0).standard_normal((6, 6)))
+    drawn = [virtual_features(mean, c + c.mT, 50, ServerContext(toy.task, 6))[0] for c in (plain, tilted)]
+    assert torch.allclose(*drawn, atol=1e-6)
+
+
 def test_ccvr_until_the_last_round_it_is_fedavg_and_then_the_head_alone_moves():
     ours, plain = (
         after(world(configured(name), LABELS, net=TinyBN, rounds=3, participation=0.5, engine=Recording), 2)
