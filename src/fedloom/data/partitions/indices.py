@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.core.files import parse_json, write_atomic
-from fedloom.data.dataset import Dataset
+from fedloom.data.dataset import Dataset, sets_digest
 from fedloom.data.partitions.partition import Dealt, Partition, partition
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Indices, Views
@@ -40,7 +40,10 @@ class IndexLists(Partition):
         content = _load(path)
         dealt = _dealt(path, content)
         self.require_clients(clients, len(dealt.train), f"reads {path}, which holds {len(dealt.train)} clients")
-        for key, value in source_facts(train, test).items():
+        facts = source_facts(train, test)
+        if "source_digest" in content:
+            facts["source_digest"] = sets_digest([train, test])
+        for key, value in facts.items():
             if key in content and content[key] != value:
                 raise DataError(f"{path}: was made of other data ({key} differ)")
         pool_size = len(train) + len(test) * (dealt.test_rows == "train+test")
@@ -75,6 +78,9 @@ def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] 
     # Not with `split`: its sets are parts of a pool, while `deal` compares those of the source.
     if scenario.test_origin == "official":
         header |= source_facts(scenario.train_set, scenario.test_set)
+        if scenario.source_digest:  # of the samples before a skew, which may rename the test labels
+            del header["test_labels_sha256"]
+            header["source_digest"] = scenario.source_digest
     write_atomic(path, json.dumps(header | {"clients": clients}))
 
 
@@ -123,7 +129,7 @@ def _views(path: Path, clients: list[dict[str, Any]], split: str) -> Views:
 
 
 def source_facts(train: Dataset, test: Dataset) -> dict[str, Any]:
-    """Return facts that identify a source and that no skew changes: sizes, classes, order of the test labels."""
+    """Return facts that identify a source: sizes, classes, order of the test labels."""
     digest = hashlib.sha256(test.y.contiguous().numpy().data).hexdigest()
     return {
         "classes": list(train.classes),
