@@ -15,6 +15,8 @@ NAMES = (
     "hostile",
     "privacy",
     "hundred_rounds",
+    "paper_figures",
+    "tangent_kernels",
     "keep",
     "advice",
     "table",

@@ -1,7 +1,7 @@
 """Keep the results of finished studies and reproductions in results/.
 
     python -m benchmarks keep runs/all-methods                        # a study, under the name of its folder
-    python -m benchmarks keep feddw-table1=runs/feddw-table1-full     # a table or figure of `fedloom reproduce`
+    python -m benchmarks keep feddw-table1=runs/feddw-table1-full     # a table, or a figure that has been drawn
     python -m benchmarks keep fedskc-table1-lenet5=runs/fedskc-lenet5 # the same in another setting: another file
 
 Values of a reproduction join those that were kept before. Values of different versions of fedloom are refused unless

@@ -16,6 +16,7 @@ from statistics import fmean
 from tabulate import tabulate
 
 from benchmarks.data import RESULTS, read_rows
+from benchmarks.figures.rows import not_drawn
 from benchmarks.tables.words import markdown
 from fedloom.core.text import listed
 from fedloom.papers.compared_values import (
@@ -207,8 +208,8 @@ def paper_section(paper: PaperResults, hours: Mapping[str, tuple[float, str]]) -
     choices = next(iter(paper.recipes.values())).paper.choices
     if choices:
         blocks += ["## Choices where the paper is silent", "These hold for all tables and figures:", bullets(choices)]
-    not_drawn = [(f"`{name}`", text) for name, recipe in paper.recipes.items() for text in recipe.not_drawn]
-    blocks += ["## Not drawn", markdown(("name", "not drawn"), not_drawn)] if not_drawn else []
+    left_out = [(f"`{name}`", text) for name, recipe in paper.recipes.items() for text in not_drawn(recipe)]
+    blocks += ["## Not drawn", markdown(("name", "not drawn"), left_out)] if left_out else []
     return "\n\n".join([*blocks, *_not_run(paper, hours)])
 
 
@@ -244,13 +245,19 @@ def judged_claim(claim: Claim, values: Sequence[ComparedValue]) -> tuple[str, st
     return claim.claim, printed, f"{fmean(ours.values()):.2f}" if ours else "–", verdict.word, verdict.why
 
 
+def cells_of(recipe: Recipe) -> int:
+    """Return the number of cells of a recipe's study at full scale."""
+    columns = recipe.table.columns.values()
+    return recipe.table.seeds * sum(len(recipe.rows) - len(column.get("without", [])) for column in columns)
+
+
 def _not_run(paper: PaperResults, hours: Mapping[str, tuple[float, str]]) -> list[str]:
     """The recipes without measurements in the paper's own setting, with their cells and core hours."""
     rows = []
     for name, recipe in paper.recipes.items():
         if name in paper.in_papers_setting:
             continue
-        planned = [str(recipe.cells), f"{hours[name][0]:,.1f}" if name in hours else "–"]
+        planned = [str(cells_of(recipe)), f"{hours[name][0]:,.1f}" if name in hours else "–"]
         if recipe.table.why_not_run is not None:
             planned = ["nothing is run", "–"]
         rows.append([f"`{name}`", recipe.table.title, *planned])

@@ -58,7 +58,7 @@ def test_the_list_names_every_table_with_cells_and_data(capsys: Any) -> None:
     tables = {row["name"]: row for row in told["tables"]}
     assert code == 0
     assert f"Python {platform.python_version()}, torch" in told["machine"]
-    assert len(tables) == 32 + 32 + 1  # the last is computed without runs
+    assert len(tables) == 32 + 32
     first = tables["feddw/table1"]
     assert (first["cells"], first["hours"]) == (560, None)
     assert first["data"] == "mnist, cifar10, cifar100, imdb"
@@ -200,20 +200,6 @@ def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any, copie
     assert [row["machine"].rpartition(" ")[2] for row in rows] == ["0.0.1", fl.__version__]
 
 
-def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any) -> None:
-    words = ("reproduce", "feddw/fig4", *CHANGED, "--only", "mnist", "--out", "f", "--quiet")
-    code, _, err = call(capsys, *words)
-    assert code == 0
-    assert "figure: f/figure.png, f/figure.svg, f/figure.csv" in err
-    every = csv.DictReader(Path("f/figure.csv").read_text().splitlines())
-    rows = [row for row in every if row["panel"] == "MNIST"]  # the other panels are the same cell on other data
-    assert len(rows) == 20 * 10  # clients and classes
-    assert "local_epochs=1" in rows[0]["changed"]
-    assert sum(float(row["norm"]) for row in rows if row["client"] == "7") == pytest.approx(1.0)
-    assert Path("f/figure.png").read_bytes().startswith(b"\x89PNG")
-    assert "Choices where the paper is silent:" in Path("f/report.html").read_text()
-
-
 def test_a_figure_takes_the_finished_cells_of_its_table(capsys: Any) -> None:
     one = (*CHANGED, "--only", "cifar10-practical/FedAvg", "--seeds", "1", "--quiet")
     assert call(capsys, "reproduce", "feddw/table1", *one, "--out", "t")[0] == 0
@@ -222,7 +208,8 @@ def test_a_figure_takes_the_finished_cells_of_its_table(capsys: Any) -> None:
     assert "1 of 1 cells copied from t" in err
     (cell,) = Path("t").glob("fedavg-*")
     assert (Path("f") / cell.name / "summary.json").read_text() == (cell / "summary.json").read_text()
-    assert "FedAvg" in Path("f/figure.csv").read_text()
+    assert "this draws the figure: python -m benchmarks paper-figures f\n" in err
+    assert "Choices where the paper is silent:" in Path("f/report.html").read_text()
 
 
 def test_cells_that_are_finished_here_or_elsewhere_need_no_data(capsys: Any) -> None:

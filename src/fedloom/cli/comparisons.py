@@ -279,12 +279,12 @@ def say_limits(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bo
 
 
 VALUES = "reproduced.csv"
-_REPRODUCED = "reproduced.json"
+REPRODUCED = "reproduced.json"
 
 
 def save_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
     """Store in a study's folder which table it reproduces in which setting, for every later report."""
-    write_atomic(folder / _REPRODUCED, json_text({"name": recipe.name, "setting": setting}))
+    write_atomic(folder / REPRODUCED, json_text({"name": recipe.name, "setting": setting}))
 
 
 def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True) -> list[PageSection]:
@@ -303,7 +303,7 @@ def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True)
     for number, (folder, study) in enumerate(studies):
         outcomes = outcome(study, StudyFolder(folder), study.cells)
         parts = [progress(study, outcomes)]
-        if with_paper_values and (folder / _REPRODUCED).exists():
+        if with_paper_values and (folder / REPRODUCED).exists():
             parts.insert(0, _paper_section(folder, failed_of(study, outcomes)))
         # Names are ids in the page, and every study has the same ones.
         if number:
@@ -323,11 +323,11 @@ def _paper_section(folder: Path, failed: dict[tuple[str, str], dict[int, str]]) 
     from fedloom.papers.table_section import as_part
 
     try:
-        stored = parse_json((folder / _REPRODUCED).read_text(encoding="utf-8"))
+        stored = parse_json((folder / REPRODUCED).read_text(encoding="utf-8"))
         measurements = read_measurements(folder / VALUES) if (folder / VALUES).exists() else []
         return as_part(find_recipe(stored["name"]), measurements, stored["setting"], failed)
     except (ValueError, KeyError, TypeError) as error:
         why = " ".join(str(error).split())
         raise RunFolderError(
-            f"{folder / _REPRODUCED}: damaged ({why}); `fedloom reproduce` with the same words writes it again"
+            f"{folder / REPRODUCED}: damaged ({why}); `fedloom reproduce` with the same words writes it again"
         ) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,8 @@ import typer
 from fedloom.cli import shared
 from fedloom.cli.comparisons import VALUES, Only, Plan, Workers, run_and_report, save_recipe
 from fedloom.cli.shared import print_json, print_lines, say
-from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import json_text, write_atomic
+from fedloom.core.files import write_atomic
 from fedloom.core.text import counted
 
 if TYPE_CHECKING:
@@ -55,18 +54,6 @@ def reproduce(
             raise ConfigError("name a table, e.g. feddw/table1, or ask for all with --list")
         _show_tables(chosen, as_json)
         return
-    if name == _KERNELS_FIGURE:
-        given: dict[str, object] = {
-            "key=value": overrides,
-            "--plan": plan,
-            "--scale small": chosen == "small",
-            "--only": only,
-        }
-        given |= {"--reuse": reuse, "--workers": workers > 1}
-        if unusable := [option for option, value in given.items() if value]:
-            raise ConfigError(f"{name} is computed without runs, so {', '.join(unusable)} cannot apply; leave it out")
-        _compute_kernels(out or Path("runs") / name.replace("/", "-"), seeds or _DRAWS, as_json)
-        return
     recipe = find_recipe(name)
     study = recipe.study(chosen, seeds, load(None, shared.overrides_with_options(overrides)))
     folder = out or _default_folder(name, chosen)
@@ -74,7 +61,6 @@ def reproduce(
     if plan:
         _show_plan(recipe, study, cells, folder, chosen, as_json)
         return
-    from fedloom.papers.figures import MODEL_FIGURES
     from fedloom.papers.recipe import refuse_missing
     from fedloom.runs.storage.folders import stopped_by_full_disk
     from fedloom.runs.studies.outcome import reusable
@@ -86,8 +72,7 @@ def reproduce(
     study_folder.check(study)
     finished = {cell.folder for source_folder in reuse or () for cell in reusable(study_folder, cells, source_folder)}
     finished |= {cell.folder for cell in cells if study_folder.finished(cell.folder)}
-    # Figures of models read the data again, also for finished cells.
-    refuse_missing([cell for cell in cells if cell.folder not in finished or recipe.table.kind in MODEL_FIGURES])
+    refuse_missing([cell for cell in cells if cell.folder not in finished])
     if not allow_mixed:
         refuse_other_versions(study, study_folder, cells)
     with stopped_by_full_disk(folder):
@@ -122,9 +107,6 @@ def _show_tables(scale: Scale, as_json: bool) -> None:
         sources = dict.fromkeys(cell.config.scenario.source for cell in study.cells)
         row |= {"data": ", ".join(sources), "missing": list(missing_sources(study.cells))}
         summaries.append(row | {"hours": _sum(hours)})
-    facts = "computed directly in some seconds, without runs"
-    computed = {"cells": 0, "data": "", "missing": [], "hours": 0.002, "facts": facts}
-    summaries.append({"name": _KERNELS_FIGURE, "title": _KERNELS_TITLE} | computed)
     if as_json:
         from fedloom.runs.storage.data_record import describe_environment, environment_line
 
@@ -198,14 +180,9 @@ def _hours_text(hours: float | None) -> str:
 def _write_paper_comparison(
     recipe: Recipe, folder: Path, scale: Scale, overrides: Sequence[str], allow_mixed: bool
 ) -> None:
-    """Write the results of a study's finished cells to its folder.
-
-    A figure comes with its rows as CSV; a table also with the comparison as Markdown, and the measured values as CSV.
-    """
-    from fedloom.papers.figures import figure_rows
+    """Write what a study reproduces to its folder, and for a table our values next to the paper's."""
     from fedloom.papers.measurements import measure, measurements_csv
     from fedloom.papers.table_section import as_markdown
-    from fedloom.results.report.figures import save
     from fedloom.runs.studies.outcome import done_of, failed_of, outcome
     from fedloom.runs.studies.study_folder import StudyFolder, read
 
@@ -221,67 +198,14 @@ def _write_paper_comparison(
     overrides_beyond_recipe = recipe.changing(overrides, scale)
     changes = [recipe.scale_text(scale)] if scale == "small" else []
     changes += [f"with {' '.join(overrides_beyond_recipe)}"] if overrides_beyond_recipe else []
-    changed, kind = ", ".join(changes), recipe.table.kind
+    changed = ", ".join(changes)
     setting = changed or recipe.scale_text(scale)
     save_recipe(folder, recipe, setting)
-    drawn = [row | {"changed": changed} for row in figure_rows(recipe, done, say)]
-    written = save("bars" if kind == "table" else kind, drawn, folder, recipe.table.axis)
-    say(f"figure: {', '.join(map(str, written))}")
-    for text in recipe.not_drawn:
-        say(f"not drawn: {text}")
-    if kind != "table":
+    if recipe.table.kind != "table":
+        say(f"in a copy of fedloom's repository, this draws the figure: python -m benchmarks paper-figures {folder}")
         return
     comparable = scale == "full" and not overrides_beyond_recipe and not recipe.paper.searched
     measurements = measure(recipe, done, changed, comparable)
     write_atomic(folder / "reproduced.md", as_markdown(recipe, measurements, setting, failed_of(whole, ended)))
     write_atomic(folder / VALUES, measurements_csv(measurements))
     say(f"our values next to the paper's: {folder / 'reproduced.md'}, {folder / VALUES}")
-
-
-_KERNELS_FIGURE = "fedco2/ntk"
-_KERNELS_TITLE = "Fed-CO2, Section 4 and Theorem 4.3: tangent kernels and residuals"
-_DRAWS, _TRAINED = 50, 5  # random problems as in the project's specification; training nets takes longer
-_KERNELS = {
-    "online": "V online (FedBN)",
-    "offline": "V offline",
-    "joint": "V joint, with 1/2 as printed",
-    "quarter": "V joint, with 1/4 by the chain rule",
-    "full_online": "Lambda online",
-    "full_joint": "Lambda joint, with 1/2",
-}
-
-
-def _compute_kernels(folder: Path, draws: int, as_json: bool) -> None:
-    """Compute the eigenvalues of Fed-CO2's kernels and the residuals of training, and write them to a folder."""
-    from fedloom.cli.terminal import print_grid
-    from fedloom.papers.tangent_kernels import CAVEATS, eigenvalue_rows, residual_rows
-    from fedloom.results.report.figures import save
-
-    say(f"eigenvalues of {draws} random problems")
-    rows, violations = eigenvalue_rows(draws)
-    residuals = residual_rows(min(draws, _TRAINED), progress=say)
-    above = sum(row["residual"] > row["bound"] * (1 + 1e-9) for row in residuals)
-    violations = {**violations, "steps whose residual is above the bound of Corollary C.2": above}
-    folder.mkdir(parents=True, exist_ok=True)
-    values = {"kernels": rows, "violations": violations, "draws": draws, "caveats": list(CAVEATS)}
-    write_atomic(folder / "values.json", json_text(values, indent=1))
-    written = [folder / "values.json", *save("residuals", residuals, folder)]
-    if as_json:
-        print_json(values)
-        return
-    print_grid(
-        console_of(False),
-        ("kernel", "smallest eigenvalue", "condition number (median)"),
-        [(_KERNELS[row["kernel"]], _eigenvalue_text(row), f"{row['condition_number_median']:.3g}") for row in rows],
-    )
-    trained = len({row["seed"] for row in residuals})
-    for what, count in violations.items():
-        of = f"{len(residuals)} of {trained} problems" if what.startswith("steps") else f"{draws} draws"
-        print_lines(f"  {what}: {count} of {of}")
-    print_lines(*(f"  note: {caveat}" for caveat in CAVEATS))
-    say(f"written: {', '.join(map(str, written))}")
-
-
-def _eigenvalue_text(row: Mapping[str, Any]) -> str:
-    error = row["standard_error"]
-    return f"{row['smallest_eigenvalue']:.4f}" + ("" if error is None else f" ± {error:.4f} (standard error)")

@@ -62,7 +62,6 @@ Kind = (
 )
 Keys = dict[str, Any]
 _COLUMN_KEYS = ("printed", "panel", "x", "client", "domains", "small")  # the others are config keys
-_NOT_DRAWN = "Not drawn:"
 
 
 class Small(Section):
@@ -77,15 +76,6 @@ class Small(Section):
     keys: Keys
     left_out: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seeds: int = Field(3, ge=1)
-
-
-class Points(Section):
-    """How vectors are embedded: the keyword arguments of `papers.probes.points`."""
-
-    space: Literal["features", "scores"] = "features"
-    unit: bool = False
-    marks: Literal["none", "weights", "means"] = "none"
-    samples: int = Field(1000, ge=2)
 
 
 class Table(Section):
@@ -103,7 +93,8 @@ class Table(Section):
       accuracy is drawn) and `domains` (clients in order that have their own bars) say where it is drawn.
     - rows: which of the paper's rows the table has (None: all). own_rows: rows that replace them. row_overrides: config
       keys on top of a row. predictor_rows: rows that are another predictor of a row's run.
-    - client_panels: panels of a sweep that show one client alone, by name.
+    - client_panels: panels of a sweep that show one client alone, by name. points: how vectors are embedded, as
+      `benchmarks.figures.probes.points` takes it.
     - baseline: the row that gains are over, where this is neither FedAvg nor local training.
     - margin: the largest difference from a printed value that counts as none, in the unit of its measure (points,
       rounds), fixed before anything runs. printed_runs: the number of runs behind printed standard deviations, if the
@@ -123,7 +114,7 @@ class Table(Section):
     row_overrides: dict[str, Keys] = Field(default_factory=dict)
     predictor_rows: dict[str, tuple[str, str]] = Field(default_factory=dict)
     client_panels: dict[str, int] = Field(default_factory=dict)
-    points: Points = Points()
+    points: Keys = Field(default_factory=dict)
     baseline: str | None = None
     margin: float = Field(1.0, gt=0)
     printed_runs: int | None = Field(None, ge=2)
@@ -196,18 +187,6 @@ class Recipe:
     def choices(self) -> tuple[str, ...]:
         """The choices that were made where the paper is silent."""
         return self.paper.choices + self.table.choices
-
-    @property
-    def cells(self) -> int:
-        """The number of cells of its study at full scale."""
-        columns = self.table.columns.values()
-        return self.table.seeds * sum(len(self.rows) - len(column.get("without", [])) for column in columns)
-
-    @property
-    def not_drawn(self) -> list[str]:
-        """The elements of the paper's figure that are not drawn, with reasons."""
-        texts = (*filter(None, [self.table.why_not_run]), *self.table.choices)
-        return [text.removeprefix(_NOT_DRAWN).strip() for text in texts if text.startswith(_NOT_DRAWN)]
 
     def seeds(self, scale: Scale) -> int:
         """Return the number of seeds of a scale."""

@@ -9,11 +9,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import fedloom as fl
+from benchmarks.figures import probes, round_probes
+from benchmarks.figures.drawing import figure, save
+from benchmarks.figures.rows import ROUND_FIGURES
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
-from fedloom.papers import probes, round_probes
-from fedloom.papers.figures import ROUND_FIGURES
-from fedloom.results.report.figures import figure, save
 from fedloom.results.result import Result
 
 

@@ -1,4 +1,4 @@
-"""Figures from tidy rows, as `fedloom.papers.probes` measures them: panels saved as PNG and SVG, with the rows as CSV.
+"""Figures from tidy rows, such as those of `probes`: panels saved as PNG and SVG, with the rows as CSV.
 
 Each docstring names the keys of its rows. `rows` are those of one panel, `every` those of all panels of a figure.
 """
@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from benchmarks.figures import row_charts
+from benchmarks.figures.row_charts import SHAPES, Rows, row_tones
 from fedloom.core.files import write_atomic
 from fedloom.results.data_table import as_csv
 from fedloom.results.plots.drawing import FILE, color, dress, in_light_theme, picture, stroke
-from fedloom.results.report import row_charts
-from fedloom.results.report.row_charts import SHAPES, Rows, row_tones
 
 _MOST_CLIENTS = 3  # rows of bubbles in a panel
 _MOST_CLASSES = 20  # beyond these a legend is longer than its figure

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedloom.results.report.figures import figure, save
+from benchmarks.figures.drawing import figure, save
 
 Made = list[dict[str, Any]]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fedloom.papers.figures import figure_rows
+from benchmarks.figures.drawing import figure
+from benchmarks.figures.rows import figure_rows
 from fedloom.papers.recipe import find_recipe
-from fedloom.results.report.figures import figure
 from fedloom.results.result import Result
 from fedloom.runs.storage.log import DriftRound, DriftValue, Row
 from toy_results import MakeResult
@@ -78,7 +78,7 @@ def test_costs_are_those_until_the_best_of_the_weakest(make_result: MakeResult) 
 
 
 def test_of_models_the_lowest_seed_is_measured(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedloom.papers.round_probes import ROUND_PROBES
+    from benchmarks.figures.round_probes import ROUND_PROBES
 
     def measure(run: Result) -> list[dict[str, Any]]:
         return [{"x": 0.0, "y": 0.0, "loss": float(run.numbers["seed"])}]

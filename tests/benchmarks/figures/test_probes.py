@@ -9,9 +9,9 @@ import torch
 from scipy.stats import spearmanr
 
 import fedloom as fl
+from benchmarks.figures import probes
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
-from fedloom.papers import probes
 from fedloom.results.result import Result
 
 NET = {"name": "mlp", "hidden": [8]}

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.figures.probes import Rows, evenly, loss_surface, outputs_of, placed, scenario_of, single_net
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
 from fedloom.data import Scenario
-from fedloom.papers.probes import Rows, evenly, loss_surface, outputs_of, placed, scenario_of, single_net
 from fedloom.runs.client_models import kept_rounds
 from fedloom.runs.export.trained import RoundModels
 from fedloom.runs.storage.run_data import RunData

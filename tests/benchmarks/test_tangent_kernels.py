@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from command_line import call
-from fedloom.papers.tangent_kernels import (
+from benchmarks.tangent_kernels import (
     Model,
     TwoLayerNet,
     condition_number,
@@ -18,6 +17,7 @@ from fedloom.papers.tangent_kernels import (
     jacobians,
     kernels,
     largest_stable_lr,
+    main,
     random_problem,
     residual_rows,
     smallest_eigenvalue,
@@ -137,19 +137,11 @@ def test_the_command_prints_the_kernels_and_saves_values_and_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, _ = call(capsys, "reproduce", "fedco2/ntk", "--seeds", "2", "--json")
-    assert code == 0
-    values = json.loads(out)
-    assert [row["draws"] for row in values["kernels"]] == [2] * 6
+    main(["--draws", "2"])
     folder = tmp_path / "runs" / "fedco2-ntk"
-    assert json.loads((folder / "values.json").read_text(encoding="utf-8")) == values
+    values = json.loads((folder / "values.json").read_text(encoding="utf-8"))
+    assert [row["draws"] for row in values["kernels"]] == [2] * 6
+    printed = capsys.readouterr().out
+    for row in values["kernels"]:
+        assert f"smallest eigenvalue {row['smallest_eigenvalue']:.4f} ± {row['standard_error']:.4f}" in printed
     assert {path.name for path in folder.iterdir()} == {"values.json", "figure.png", "figure.svg", "figure.csv"}
-
-
-@pytest.mark.parametrize(
-    "words", [("--plan",), ("rounds=3",), ("--scale", "small"), ("--only", "a/b"), ("--workers", "2")]
-)
-def test_what_cannot_apply_is_refused(words: tuple[str, ...], capsys: Any) -> None:
-    code, _, err = call(capsys, "reproduce", "fedco2/ntk", *words)
-    assert code == 2
-    assert "computed without runs" in err

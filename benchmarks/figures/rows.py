@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.figures import probes, round_probes
 from fedloom.papers.measurements import CellResults, accuracy, client_accuracy
 from fedloom.papers.recipe import Recipe
 from fedloom.results.costs import reached
@@ -12,6 +13,7 @@ from fedloom.runs.storage.run_data import RunData
 ROUND_FIGURES = ("landscapes", "cohorts", "local_points", "knowledge")  # kinds that need client models of rounds
 MODEL_FIGURES = ("points", "relations", "norms", *ROUND_FIGURES)  # kinds that measure trained models
 FigureRow = dict[str, Any]
+_NOT_DRAWN = "Not drawn:"
 
 
 def figure_rows(
@@ -43,16 +45,20 @@ def figure_rows(
     return rows
 
 
+def not_drawn(recipe: Recipe) -> list[str]:
+    """Return the elements of the paper's figure that are not drawn, with reasons."""
+    texts = (*filter(None, [recipe.table.why_not_run]), *recipe.table.choices)
+    return [text.removeprefix(_NOT_DRAWN).strip() for text in texts if text.startswith(_NOT_DRAWN)]
+
+
 def _model_measure(recipe: Recipe) -> Callable[[RunData], list[FigureRow]] | None:
     """Return the function that measures a trained model; None for figures of accuracies."""
     if recipe.table.kind not in MODEL_FIGURES:
         return None
-    from fedloom.papers import probes, round_probes  # import torch
-
     if recipe.table.kind in ROUND_FIGURES:
         return round_probes.ROUND_PROBES[recipe.table.kind]
     if recipe.table.kind == "points":
-        return lambda result: probes.points(result, **recipe.table.points.model_dump())
+        return lambda result: probes.points(result, **recipe.table.points)
     return {"relations": probes.relations, "norms": probes.norms}[recipe.table.kind]
 
 
