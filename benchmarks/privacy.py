@@ -28,13 +28,13 @@ from benchmarks.attacks import (
 )
 from benchmarks.data import RESULTS, Row, read_rows, write_rows
 from benchmarks.hostile import accuracy, config_of, prepared
+from benchmarks.label_inference import infer_labels
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import total_variation
-from fedloom.diagnosis.label_inference import infer_labels
 from fedloom.engine.jobs import Job
 from fedloom.engine.serial import Serial
 from fedloom.methods import METHODS

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.theory.bounds import PrototypeConstants, prototype_bounds
+from benchmarks.theory.measured_round import MeasuredRound, measure_clients, measure_round
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.diagnosis.bounds import PrototypeConstants, prototype_bounds
-from fedloom.diagnosis.measured_round import MeasuredRound, measure_clients, measure_round
 from fedloom.nets.net import Net, build, tree_of
 
 

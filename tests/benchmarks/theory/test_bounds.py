@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.tables import ClassTable
-from fedloom.diagnosis.bounds import (
+from benchmarks.theory.bounds import (
     Method,
     PrototypeConstants,
     feddw_bounds,
@@ -22,10 +20,12 @@ from fedloom.diagnosis.bounds import (
     kappa_of,
     prototype_bounds,
 )
-from fedloom.diagnosis.measured_round import Constants
+from benchmarks.theory.measured_round import Constants
+from fedloom.core.errors import ConfigError
+from fedloom.core.tables import ClassTable
 from fedloom.methods.parts.consistency import class_relations, gram_linearised, inconsistency, softmax_linearised
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "theory.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "theory.json").read_text(encoding="utf-8"))
 THEORY, LINEARISED = GOLDEN["feddw_theory"], GOLDEN["feddw_linearised"]["inputs"]
 INPUTS = THEORY["inputs"]
 CONSTANTS = Constants(

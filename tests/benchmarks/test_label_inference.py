@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from benchmarks.label_inference import infer_labels, shares_of_scores
 from fedloom.core.tables import ClassTable
-from fedloom.diagnosis.label_inference import infer_labels, shares_of_scores
 from fedloom.methods.wrappers.noisy_uploads import NoisyUploads
 from fedloom.methods.wrappers.privacy import Options
 from support import FEDERATED, ROW_METHODS, Recording, Through, after, configured, handmade, sampled, world

@@ -12,9 +12,9 @@ from typing import Literal
 from torch import Tensor
 from torch.func import grad, jacrev
 
+from benchmarks.theory.measured_round import Constants, require_numbers
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
-from fedloom.diagnosis.measured_round import Constants, require_numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The bounds that the five papers print, and the measured quantities that they contain."""
