@@ -7,8 +7,6 @@
 Names are loaded when first used, which keeps `import fedloom` fast.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

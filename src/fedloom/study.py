@@ -1,7 +1,5 @@
 """A study from Python: a grid of runs that is planned, run and read without a YAML file."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -85,7 +83,7 @@ class Study:
         jobs_of(self._plan, self._plan.cells)  # raises for the first mistake in any trial
 
     @classmethod
-    def read(cls, folder: Path | str) -> Study:
+    def read(cls, folder: Path | str) -> "Study":
         """Return the study of a folder, whoever began it. Raises `ConfigError` if there is none."""
         path = expand_home(folder)
         plan = read_plan(path)

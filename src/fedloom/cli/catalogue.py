@@ -1,8 +1,6 @@
 """Commands that list the parts of fedloom, `methods`, `models`, `datasets` and `scenarios`, and explain its keys:
 `config`."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +90,7 @@ def config(
         print_grid(console, columns, [(k.path, k.default_text, k.values, k.meaning) for k in keys_of_part])
 
 
-def _keys_and_meanings(fields: Mapping[str, FieldInfo]) -> dict[str, dict[str, Any]]:
+def _keys_and_meanings(fields: "Mapping[str, FieldInfo]") -> dict[str, dict[str, Any]]:
     """Return the default (None if required) and the description of each key."""
     keys = {name: None if field.is_required() else field.default for name, field in fields.items()}
     return {"keys": keys, "meanings": {name: field.description for name, field in fields.items()}}
@@ -231,7 +229,7 @@ def _show_method(name: str, as_json: bool) -> None:
     print_grid(console, ("preset", "options", "defaults for the config"), presets)
 
 
-def _summary(description: Entry) -> dict[str, Any]:
+def _summary(description: "Entry") -> dict[str, Any]:
     """Return the facts of a method for programs."""
     from fedloom.evaluation.protocols import offered_protocols
 

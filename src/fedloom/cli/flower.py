@@ -1,7 +1,5 @@
 """Commands for real federations over Flower: `fedloom flower ...`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -94,7 +92,7 @@ def admit(
     shared.say(f"client {client} of {run}: bound to {node_text}, from any disk")
 
 
-def _print_status(snapshot: Status, certificates: list[str]) -> None:
+def _print_status(snapshot: "Status", certificates: list[str]) -> None:
     from fedloom.cli.terminal import print_grid
     from fedloom.core.text import bytes_text
     from fedloom.flower.logs import client_list
@@ -194,7 +192,7 @@ def node(
     _print_findings(findings, as_json)
 
 
-def _print_findings(findings: Sequence[Finding], as_json: bool, required: dict[str, str] | None = None) -> None:
+def _print_findings(findings: "Sequence[Finding]", as_json: bool, required: dict[str, str] | None = None) -> None:
     """Print findings, and exit with 1 if one is an error."""
     failed = any(finding.level == "error" for finding in findings)
     if as_json:
@@ -298,6 +296,6 @@ def up(
         shared.echo(f"  report: {out / 'report.html'}")
 
 
-def _parsed(config: Path, overrides: list[str] | None, clients: int | None) -> RunConfig:
+def _parsed(config: Path, overrides: list[str] | None, clients: int | None) -> "RunConfig":
     keys = [] if clients is None else [f"scenario.clients={clients}"]
     return shared.parse_config(config, [*(overrides or ()), *keys])

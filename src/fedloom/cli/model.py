@@ -1,7 +1,5 @@
 """Commands for the trained model of a run: `export`, `predict` and `evaluate`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -133,7 +131,7 @@ def _cell(column: str, value: float | None) -> str:
     return "–" if value is None else f"{value:,}" if isinstance(value, int) else number_text(column, value, 2)
 
 
-def _trained(run: Path, client: int | None, selection: str, model: str | None) -> Trained:
+def _trained(run: Path, client: int | None, selection: str, model: str | None) -> "Trained":
     from fedloom.runs.export.evaluation import imported_model
     from fedloom.runs.export.trained import read
 
@@ -141,6 +139,6 @@ def _trained(run: Path, client: int | None, selection: str, model: str | None) -
     return read(run, client, cast("RoundSelection", selection), model=user_model, note=say)
 
 
-def _about(trained: Trained) -> dict[str, Any]:
+def _about(trained: "Trained") -> dict[str, Any]:
     training = trained.metadata.training
     return {"method": training.method, "client": training.client, "round": training.round, "rounds": training.rounds}

@@ -1,7 +1,5 @@
 """Options, ways of reading configs and ways of printing that several commands share."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import io
@@ -154,7 +152,7 @@ def config_path(config: Path) -> Path:
     return path
 
 
-def parse_config(config: Path, overrides: Sequence[str] | None, **options: int | None) -> RunConfig:
+def parse_config(config: Path, overrides: Sequence[str] | None, **options: int | None) -> "RunConfig":
     """Read a config with overrides, and with those `options` that are not None."""
     from fedloom.runs.config.run_config import load, parse
 

@@ -4,8 +4,6 @@ Nothing draws from a global generator, so no result depends on the order in whic
 happen to execute. Equal keys give equal streams, on every machine and in every process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import random
@@ -67,7 +65,7 @@ class Streams:
 
     def resumable(
         self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
-    ) -> GlobalGenerators:
+    ) -> "GlobalGenerators":
         """Return what `isolated` does as an object that several blocks can use, each from where the last one ended.
 
         purpose, round_, client, device: as for `isolated`.

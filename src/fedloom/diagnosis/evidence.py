@@ -3,8 +3,6 @@
 `python -m benchmarks advice` writes rules.json; do not edit it.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math
@@ -50,7 +48,7 @@ class Needs(Section):
     secure_sums: bool = Field(False, description="The server sees sums over clients only (secure aggregation).")
     dp: bool = Field(False, description="Uploads are made differentially private (the wrapper dp).")
 
-    def resolved(self, config: RunConfig) -> Needs:
+    def resolved(self, config: RunConfig) -> "Needs":
         """Return the needs with goal and networks as the config says where they are null.
 
         Raises `ConfigError` for a protocol that is neither of a global nor of a personal model.

@@ -1,7 +1,5 @@
 """The choice of the engine: the config section `engine`, and the engine that it means on this machine."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterator
@@ -120,7 +118,7 @@ class EngineChoice(BaseModel):
         return {"name": section} if isinstance(section, str) else section
 
     @model_validator(mode="after")
-    def _refuse_client_seconds(self) -> EngineChoice:
+    def _refuse_client_seconds(self) -> "EngineChoice":
         if self.client_seconds is not None and (reason := _NO_TIME_LIMIT.get(self.name)):
             raise ConfigError(f"engine.client_seconds = {self.client_seconds:g}: {reason}")
         return self

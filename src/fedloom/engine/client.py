@@ -1,7 +1,5 @@
 """One client's round: begin, phases, end. The reference semantics that every engine must reproduce."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
@@ -86,7 +84,7 @@ class Worker:
         """Batch size, optimizer and augmentation of training phases that set none."""
         return self.sampler.local_training
 
-    def copy(self, speedups: Speedups | None = None) -> Worker:
+    def copy(self, speedups: Speedups | None = None) -> "Worker":
         """Return a worker with copies of the nets, the same data, and other speedups if given."""
         nets = [deep_copy(loaded_net.net) for loaded_net in self.loaded_nets]
         worker = Worker(

@@ -4,8 +4,6 @@ A pass has the form of steps, so that engines can speed it up as they do trainin
 weights, and the sums are what an optimiser's state is to a training phase.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -202,7 +200,7 @@ class Sums:
         for (name, entry), tensor in zip(layout, state, strict=True):
             self.trees[name][entry] = tensor
 
-    def separate(self) -> Sums:
+    def separate(self) -> "Sums":
         """Return sums of the same layout at -0.0, to which a first batch is added without a change of its bits."""
         separate = copy.copy(self)
         separate.trees = {

@@ -4,8 +4,6 @@ Logs go to the logger `fedloom.flower`. Flower's apps print them to stdout; a pr
 format them itself, from the attribute `facts` of a log record.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,7 +31,7 @@ class LogRecord(str):
     round: int | None
     client: int | None
 
-    def __new__(cls, text: str, event: str, *, round: int | None = None, client: int | None = None) -> LogRecord:
+    def __new__(cls, text: str, event: str, *, round: int | None = None, client: int | None = None) -> "LogRecord":
         record = super().__new__(cls, printable(text))
         record.event, record.round, record.client = event, round, client
         return record

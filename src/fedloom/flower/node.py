@@ -1,7 +1,5 @@
 """The client's side: a node answers the server's requests from its data and its disk."""
 
-from __future__ import annotations
-
 import functools
 import re
 import secrets
@@ -103,7 +101,7 @@ class Node:
         folder: Path,
         scenario: Scenario | None = None,
         data: Path | None = None,
-        template: Node | None = None,
+        template: "Node | None" = None,
     ) -> None:
         self.config, self.client, self._folder, self._data = config, client, folder, data
         self._user_scenario, self._template = scenario, template

@@ -3,8 +3,6 @@
 Processes are started and ended by their ids, with all their descendants.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex
@@ -184,7 +182,7 @@ class LocalFederation:
         write_atomic(home / "config.toml", address, private=True)
         export(config, self.folder / "app")
 
-    def __enter__(self) -> LocalFederation:
+    def __enter__(self) -> "LocalFederation":
         try:
             self._start_superlink()
             for client in range(self.clients):

@@ -3,8 +3,6 @@
 A predictor: weights with the rule by which they predict, which methods offer and protocols test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -32,7 +30,7 @@ class PredictionModule(nn.Module):
         }
         self.train(net.training)
 
-    def train(self, mode: bool = True) -> PredictionModule:
+    def train(self, mode: bool = True) -> "PredictionModule":
         self._net_and_logits[0].train(mode)
         return super().train(mode)
 

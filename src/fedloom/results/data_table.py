@@ -1,7 +1,5 @@
 """One table: headings, rows of cells, and the same rows as plain records; and its text in every format."""
 
-from __future__ import annotations
-
 import csv
 import importlib
 import io
@@ -220,7 +218,7 @@ def as_csv(records: Sequence[Record]) -> str:
     return stream.getvalue().rstrip("\n")
 
 
-def frame(records: Sequence[Record]) -> pandas.DataFrame:
+def frame(records: Sequence[Record]) -> "pandas.DataFrame":
     """Return records as a pandas DataFrame. Raises `ConfigError` if pandas is not installed."""
     try:
         dataframe: pandas.DataFrame = importlib.import_module("pandas").DataFrame(records)

@@ -4,8 +4,6 @@ Tables, reports, headlines, reproductions and the leaderboard use no other rule,
 seeds' common effect cancels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -62,7 +60,7 @@ class Difference:
             return "no difference seen"
         return "ahead" if self.mean > 0 else "behind"
 
-    def reversed(self) -> Difference:
+    def reversed(self) -> "Difference":
         """Return the difference seen from the other side."""
         low, high = (None if bound is None else -bound for bound in (self.high, self.low))
         return replace(self, mean=-self.mean, low=low, high=high)

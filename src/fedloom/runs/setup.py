@@ -1,7 +1,5 @@
 """The method, its nets and its tasks, built from a config before any training; and the hint that bfloat16 is faster."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping
@@ -38,7 +36,7 @@ class Setup:
     tasks: list[Task]
 
     @staticmethod
-    def from_config(config: RunConfig, input_shape: tuple[int, ...], num_classes: int, clients: int) -> Setup:
+    def from_config(config: RunConfig, input_shape: tuple[int, ...], num_classes: int, clients: int) -> "Setup":
         """Build the setup for samples [n, *input_shape] of `num_classes` classes. Raises `ConfigError` for a model that
         does not fit."""
         streams, method = Streams(config.seed), config.build_method()

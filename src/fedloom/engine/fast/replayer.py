@@ -1,7 +1,5 @@
 """Take the steps of clients by programs in C++, made from steps that occur often."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -144,7 +142,7 @@ class Replayer(Stepper):
         self._counted = self.plain_steps, self.replayed_steps
         return replayed / max(1, plain + replayed)
 
-    def __reduce__(self) -> tuple[type[Replayer], tuple[Dataset]]:
+    def __reduce__(self) -> "tuple[type[Replayer], tuple[Dataset]]":
         return Replayer, (self._data,)  # programs cannot be sent to other processes
 
     def __call__(

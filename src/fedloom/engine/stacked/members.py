@@ -3,8 +3,6 @@
 Equal leaves of constants stay single, the others get a dimension for clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -35,7 +33,7 @@ class Stacked:
     stacked: list[Tensor]
 
     @staticmethod
-    def of(clients: Sequence[Client], device: torch.device) -> Stacked:
+    def of(clients: Sequence[Client], device: torch.device) -> "Stacked":
         """Stack the constants of clients, which must have the same `structure_of`, on a device."""
         shape = structure_of(clients[0].consts)
         shared: list[Leaf | None] = []

@@ -1,7 +1,5 @@
 """The arguments of hooks: the run, the round, the client, and the result of the hook before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -51,7 +49,7 @@ class Task:
     frozen: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(net: Net, **facts: Any) -> Task:
+    def of(net: Net, **facts: Any) -> "Task":
         """The task of a run that starts from the weights of `net`; the other facts by name."""
         return Task(
             # A copy, because clients train in the net's own tensors.

@@ -3,8 +3,6 @@
 Reduce losses with `batch.mean`, so that padded rows never count.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +61,7 @@ class Objective(NamedTuple):
     taps: Mapping[str, Tensor] = {}
 
     @staticmethod
-    def sum(terms: Mapping[str, Tensor], taps: Mapping[str, Tensor] | None = None) -> Objective:
+    def sum(terms: Mapping[str, Tensor], taps: Mapping[str, Tensor] | None = None) -> "Objective":
         """The objective that is the sum of `terms`, in their order."""
         # without a 0 in front, so that the bits are those of the sum as a method would write it
         first, *others = terms.values()

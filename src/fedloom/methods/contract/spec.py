@@ -1,7 +1,5 @@
 """The declaration of a method: its uploads, private parts, nets and needs, and parts of the samples for its phases."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
@@ -111,7 +109,7 @@ class Part:
             )
 
     @property
-    def others(self) -> Part:
+    def others(self) -> "Part":
         """The samples outside this part."""
         return replace(self, remainder=not self.remainder)
 

@@ -3,8 +3,6 @@
 The published methods start from pre-trained bodies. Here FedAvg trains the body, so methods differ in the head alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -32,7 +30,7 @@ class OneShotHead(fm.Method):
 
     Options = OneShotOptions
     spec = fm.Spec(requires=("linear_head",), features=True)
-    head_round: ClassVar[type[HeadRound]]
+    head_round: "ClassVar[type[HeadRound]]"
     needs_bias: ClassVar[bool] = False
 
     def __init__(self, options: fm.Options | None = None) -> None:

@@ -5,8 +5,6 @@ all trees (`clip`); of averaged class tables (`table_clip`), with how many clien
 class tables that are read one by one (`Sent(dp="noise")`, `table_clip`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
@@ -36,7 +34,7 @@ class NoisyUploads(Mapping[int, fm.Record]):
 
     def __init__(
         self,
-        options: Options,
+        options: "Options",
         sends: Mapping[str, fm.Sent],
         uploads: fm.Uploads,
         server: fm.Record,

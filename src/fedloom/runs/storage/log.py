@@ -1,7 +1,5 @@
 """metrics.jsonl and drift.jsonl, which a run appends to every round, and the curves in them. Needs no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os
@@ -110,7 +108,7 @@ class MetricsLog:
         content = _content(self.path)
         return LogPosition(len(content), hashlib.sha256(content).hexdigest())
 
-    def _until(self, position: LogPosition) -> hashlib._Hash:
+    def _until(self, position: LogPosition) -> "hashlib._Hash":
         return hashlib.sha256(_content(self.path)[: position.size])
 
 

@@ -5,8 +5,6 @@ metrics.parquet at the end · checkpoint/ · client_models/ · summary.json · c
 report.html. Every file is written whole or not at all; metrics and drift are appended line by line.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +34,7 @@ _FILES = (
 _LONGEST = 1 << 20  # characters of a resolved config
 
 
-def folder_name(config: RunConfig) -> str:
+def folder_name(config: "RunConfig") -> str:
     """Return a run folder's name: the config keys that differ most often, and the fingerprint."""
     return f"{config.method}-{config.preset}-seed{config.seed}-{config.fingerprint()[:8]}"
 

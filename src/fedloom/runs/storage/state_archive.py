@@ -4,8 +4,6 @@ A pack is the bytes of some states (`core/records.py`), one after another. The i
 client: where its state lies, and the sha256 of its bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -78,7 +76,7 @@ def read_record(path: Path, sha256: str) -> Record:
     return from_bytes(content)
 
 
-def read_states(folder: Path, sha256: str) -> ArchivedStates:
+def read_states(folder: Path, sha256: str) -> "ArchivedStates":
     """Return the client states in `folder`, all verified; `sha256` is that of the index. Raises as `read_record`."""
     if folders.file_digest(folder / INDEX) != sha256:
         raise ValueError(f"{INDEX} in {folder.name} does not match its checksum")

@@ -1,7 +1,5 @@
 """Live progress of one or several runs: bars on a terminal, one output in a notebook that is replaced, else lines."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time
@@ -166,7 +164,7 @@ class ProgressDisplay:
             self._task(_name(c), c.rounds, len(configs) <= _MAX_BARS, whole=len(configs) == 1) for c in configs
         ]
 
-    def __enter__(self) -> ProgressDisplay:
+    def __enter__(self) -> "ProgressDisplay":
         self._progress.start()
         return self
 

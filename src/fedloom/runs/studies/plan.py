@@ -1,7 +1,5 @@
 """Parses a study, one YAML with settings, methods, seeds and lists, into its cells."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -125,7 +123,7 @@ class StudyPlan:
         """Hash (16 hex digits) of everything in the study that can change a number."""
         return hashlib.sha256(json.dumps(relevant(self.values), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
-    def holds(self, subset: StudyPlan) -> bool:
+    def holds(self, subset: "StudyPlan") -> bool:
         """Whether all cells of another study are cells of this one, tuned in the same way."""
         # a grown study keeps its finished cells only if their tuning would choose the same values
         same = (self.tried, self.trials) == (subset.tried, subset.trials)

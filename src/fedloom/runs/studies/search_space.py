@@ -1,7 +1,5 @@
 """The keys of a study file, and the values that tuning tries: combinations of lists, or points in ranges."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -37,7 +35,7 @@ class Range(Section):
     log: bool = False
 
     @model_validator(mode="after")
-    def _ends(self) -> Range:
+    def _ends(self) -> "Range":
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ConfigError(f"low = {self.low}, high = {self.high}: need two numbers, the lower one first")
         if self.log and self.low <= 0:
@@ -129,7 +127,7 @@ def plain_space(space: Space) -> dict[str, Any]:
     }
 
 
-def _distribution(dimension: tuple[Any, ...] | Range) -> BaseDistribution:
+def _distribution(dimension: tuple[Any, ...] | Range) -> "BaseDistribution":
     from optuna.distributions import FloatDistribution, IntDistribution
 
     if isinstance(dimension, tuple):
@@ -205,7 +203,7 @@ class StudyKeys(Section):
         return read_space(value) if _named(value) else value
 
     @model_validator(mode="after")
-    def _tries(self) -> StudyKeys:
+    def _tries(self) -> "StudyKeys":
         ranges = [key for key, tried in self.tune.items() if isinstance(tried, Range)]
         if ranges and self.tries is None:
             raise ConfigError(f"tune.{ranges[0]} is a range: say with tries how many points every method tries")
