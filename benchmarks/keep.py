@@ -19,7 +19,6 @@ from benchmarks.tables.reproduction import FOLDER, read_figure, with_other_image
 from fedloom.core.files import write_atomic
 from fedloom.papers.measurements import Measurement, measurements_csv, read_measurements
 from fedloom.papers.recipe import find_recipe
-from fedloom.runs.storage.data_record import fedloom_version_in
 from fedloom.runs.storage.finished_runs import refuse_mixed
 
 
@@ -56,8 +55,14 @@ def merge(earlier: Sequence[Measurement], later: Sequence[Measurement], allow_mi
     new = [measurement for measurement in later if measurement.ours is not None or measurement.key not in with_numbers]
     merged = list({measurement.key: measurement for measurement in (*earlier, *new)}.values())
     if not allow_mixed:
-        refuse_mixed({f"{m.column}/{m.row}/seed{m.seed}": fedloom_version_in(m.machine) for m in merged})
+        refuse_mixed({f"{m.column}/{m.row}/seed{m.seed}": version_in(m.machine) for m in merged})
     return merged
+
+
+def version_in(machine: str) -> str | None:
+    """Return the version of fedloom in a line of `environment_line`; None for any other text."""
+    _, separator, version = machine.rpartition(", fedloom ")
+    return version if separator else None
 
 
 def main(arguments: Sequence[str]) -> None:

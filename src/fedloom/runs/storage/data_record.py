@@ -188,12 +188,6 @@ def environment_line(machine: Mapping[str, Any]) -> str:
     )
 
 
-def fedloom_version_in(text: str) -> str | None:
-    """Return the version of fedloom in a line of `environment_line`; None for any other text."""
-    _, separator, version = text.rpartition(", fedloom ")
-    return version if separator else None
-
-
 def peak_memory_mb() -> float:
     """Return the largest resident size of this process so far, in MiB."""
     # from /proc where there is one: `getrusage` starts from the size of the process that started this one
