@@ -320,6 +320,9 @@ def _merged(first: Views, second: Views) -> Views:
 
 
 def _joined(first: Dataset, second: Dataset) -> Dataset:
-    both_have_domains = first.domain is not None and second.domain is not None
-    domain = torch.cat([first.domain, second.domain]) if both_have_domains else None  # type: ignore[list-item]
-    return replace(first, x=torch.cat([first.x, second.x]), y=torch.cat([first.y, second.y]), domain=domain)
+    domain, group = (
+        None if own is None or other is None else torch.cat([own, other])
+        for own, other in ((first.domain, second.domain), (first.group, second.group))
+    )
+    x, y = torch.cat([first.x, second.x]), torch.cat([first.y, second.y])
+    return replace(first, x=x, y=y, domain=domain, group=group)

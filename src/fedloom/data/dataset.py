@@ -31,6 +31,8 @@ class Dataset:
         features: names [d] of a table's numbers, "column" or "column=word" (1 if the column holds that word, else 0).
         words: of a text source, from token id 2 on.
         white: stored value of the brightest pixel, if the picture format defines it.
+        group: [n] int64, the person, specimen or scene of each sample, numbered as the sorted ids, the same in the
+            training and the test set; None if no key names one.
     """
 
     x: Tensor
@@ -43,6 +45,7 @@ class Dataset:
     features: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     white: float | None = None
+    group: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
@@ -92,8 +95,8 @@ class Dataset:
 
     def take(self, rows: Tensor | slice) -> Dataset:
         """Return the samples `rows`: a copy for indices [m] int64, shared memory for a slice."""
-        domain = None if self.domain is None else self.domain[rows]
-        return replace(self, x=self.x[rows], y=self.y[rows], domain=domain)
+        domain, group = (None if ids is None else ids[rows] for ids in (self.domain, self.group))
+        return replace(self, x=self.x[rows], y=self.y[rows], domain=domain, group=group)
 
     def head(self, count: int) -> Dataset:
         """Return the first `count` samples, or all if there are fewer; memory is shared."""
@@ -111,6 +114,7 @@ def checked(
     domain: np.ndarray | None = None,
     domains: Sequence[str] = (),
     tokens: bool = False,
+    group: np.ndarray | None = None,
 ) -> Dataset:
     """Check arrays and build a `Dataset`.
 
@@ -123,6 +127,7 @@ def checked(
         domain: origin of each sample [n], an index into `domains`.
         domains: names of the origins.
         tokens: keep `x` as token ids [n, L], int64.
+        group: number of each sample's group [n].
 
     Raises `DataError` for mismatched lengths, labels that are no integers or outside 0 .. C-1, unusable dtypes, values
     that are not finite, and domain ids that do not fit `domains`.
@@ -157,6 +162,7 @@ def checked(
         None if std is None else torch.tensor(std, dtype=torch.float32),
         None if domain is None else torch.from_numpy(_domain_ids(domain, len(y), len(domains), origin)),
         tuple(domains),
+        group=None if group is None else torch.from_numpy(group.astype(np.int64)),
     )
 
 
@@ -263,10 +269,12 @@ def sets_digest(sets: Iterable[Dataset]) -> str:
 
 
 def add_samples(digest: hashlib._Hash, data: Dataset) -> None:
-    """Add the dtype and shape of the samples, the names of the classes, the samples and their labels."""
+    """Add the dtype and shape of the samples, the names of the classes, the samples, their labels and groups."""
     digest.update(str((data.x.dtype, tuple(data.x.shape), data.classes)).encode())
     add_array(digest, data.x)
     add_array(digest, data.y)
+    if data.group is not None:
+        add_array(digest, data.group)
 
 
 def add_metadata(digest: hashlib._Hash, data: Dataset) -> None:

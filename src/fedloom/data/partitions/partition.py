@@ -128,6 +128,7 @@ def labels_only(
     classes: Sequence[str] | None = None,
     domain: ArrayLike | None = None,
     domains: Sequence[str] = (),
+    group: ArrayLike | None = None,
 ) -> Dataset:
     """Build a `Dataset` without pixels, x [n, 0], for a partition.
 
@@ -136,11 +137,12 @@ def labels_only(
         classes: names of the classes; None takes "0" .. the largest label.
         domain: origin of each sample [n], an index into `domains`; None if they have one origin.
         domains: names of the origins.
+        group: number of each sample's group [n]; None if there are no groups.
     """
     y = torch.from_numpy(np.array(labels, dtype=np.int64))
     names = map(str, range(int(y.max()) + 1 if len(y) else 0)) if classes is None else classes
-    domain_ids = None if domain is None else torch.from_numpy(np.array(domain, dtype=np.int64))
-    return Dataset(torch.empty(len(y), 0), y, tuple(names), domain=domain_ids, domains=tuple(domains))
+    ids = [None if of is None else torch.from_numpy(np.array(of, dtype=np.int64)) for of in (domain, group)]
+    return Dataset(torch.empty(len(y), 0), y, tuple(names), domain=ids[0], domains=tuple(domains), group=ids[1])
 
 
 Shares = NDArray[np.float64]

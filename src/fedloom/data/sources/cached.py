@@ -38,11 +38,17 @@ Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ParsedSamples:
-    """Unchecked samples: x [n, ...], labels y [n], domain ids [n] or None."""
+    """Unchecked samples: x [n, ...], labels y [n], domain ids and numbers of groups [n] or None."""
 
     x: np.ndarray
     y: np.ndarray
     domain: np.ndarray | None = None
+    group: np.ndarray | None = None
+
+    def rows(self, rows: np.ndarray) -> ParsedSamples:
+        """Return the samples `rows` [m]."""
+        domain, group = (None if ids is None else ids[rows] for ids in (self.domain, self.group))
+        return ParsedSamples(self.x[rows], self.y[rows], domain, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,7 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
                 domain=samples.domain,
                 domains=parsed.domains,
                 tokens=parsed.tokens,
+                group=samples.group,
             ),
             words=parsed.words,
             white=parsed.white,
@@ -116,7 +123,7 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
 class CachedSource(Source):
     """Base of sources that parse files once; later loads map the cached arrays into memory."""
 
-    uncached_keys: ClassVar[frozenset[str]] = frozenset({"offline", "verify", "limit", "normalise"})
+    uncached_keys: ClassVar[frozenset[str]] = frozenset({"offline", "verify", "limit", "normalise", "shared_groups"})
     """Keys that do not change the cached arrays."""
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
@@ -126,6 +133,8 @@ class CachedSource(Source):
     def cache_keys(self) -> dict[str, Any]:
         """Return the values that identify the cache entry, in addition to the files' sizes and times."""
         values = {name: getattr(self, name) for name in type(self).model_fields if name not in self.uncached_keys}
+        if self.group is None:  # a key that entries of earlier versions do not know
+            del values["group"]
         # Absolute: the same relative path is another file in another working folder.
         plain = {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in values.items()}
         return plain | {"source": f"{type(self).__module__}.{type(self).__qualname__}"}
@@ -139,7 +148,7 @@ class CachedSource(Source):
     def _write_entry(self, writer: CacheWriter) -> dict[str, Any]:
         splits = checked_splits(self.parse(writer.new))
         for name, data in (("train", splits.train), ("test", splits.test)):
-            for key in ("x", "y", "domain"):
+            for key in ("x", "y", "domain", "group"):
                 tensor = getattr(data, key)
                 if tensor is not None:
                     writer.add(f"{name}.{key}", tensor.numpy())
@@ -249,9 +258,9 @@ def _splits_of_entry(entry: CacheEntry) -> Splits:
     # No check here: `checked_splits` passed these samples before they were written, and checksums tell damage.
     def dataset(name: str) -> Dataset:
         x, y = (torch.from_numpy(entry.arrays[f"{name}.{key}"]) for key in "xy")
-        domain = entry.arrays.get(f"{name}.domain")
+        stored = [entry.arrays.get(f"{name}.{key}") for key in ("domain", "group")]
+        domain, group = (None if ids is None else torch.from_numpy(ids) for ids in stored)
         names: dict[str, Any] = {key: tuple(meta[key]) for key in ("classes", "domains", "words")}
-        domain_ids = None if domain is None else torch.from_numpy(domain)
-        return Dataset(x, y, domain=domain_ids, white=meta["white"], **names)
+        return Dataset(x, y, domain=domain, group=group, white=meta["white"], **names)
 
     return Splits(dataset("train"), dataset("test"), notes=tuple(meta.get("notes", ())))

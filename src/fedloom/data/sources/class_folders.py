@@ -121,12 +121,14 @@ _SHOWN_NAMES = 5  # folders and classes in a note
 
 @dataclass(frozen=True, slots=True)
 class ClassFolders:
-    """The pictures of each part (test: None without test pictures), with notes on files that are not read."""
+    """The pictures of each part (test: None without test pictures), with notes on files that are not read. roots: the
+    folders around the class folders of the training and the test part, as prefixes."""
 
     train: LabelledFiles
     test: LabelledFiles | None
     classes: tuple[str, ...]
     notes: tuple[str, ...]
+    roots: tuple[str, ...]
 
 
 def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, origin: str) -> ClassFolders:
@@ -181,7 +183,7 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
         only = f"all pictures are of one class, '{class_names[0]}'"
         raise DataError(f"{origin}: {only}; need folders of two classes or more")
     used = {name for name, _ in (*train, *(test or ()))}
-    return ClassFolders(train, test, tuple(class_names), _unread_notes(names, used, top, roots))
+    return ClassFolders(train, test, tuple(class_names), _unread_notes(names, used, top, roots), tuple(roots))
 
 
 def list_classes(

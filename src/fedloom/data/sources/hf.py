@@ -13,8 +13,9 @@ from fedloom.data.labels import PARTS, named_ids, refuse_missing_labels
 from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.files import read_regular
+from fedloom.data.sources.groups import number_groups
 from fedloom.data.sources.pixels import WHITE, PictureNotes, image_pixels, put, read_pixels, resized
-from fedloom.data.sources.source import Splits, configure_source, source, stratified_split
+from fedloom.data.sources.source import Splits, configure_source, grouped, source, stratified_split
 from fedloom.data.sources.text import TextLength, TokenUnit, Vocabulary, tokenise
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -80,10 +81,15 @@ class HuggingFace(ImageSource):
             data.append(plain)
             notes += [note] if note and note not in notes else []
         labels, classes = self._labels(data)
+        groups: list[np.ndarray | None] = [None] * len(data)
+        if self.group_column is not None:
+            ids = [self._column(part, self.group_column) for part in data]
+            groups = [*number_groups(ids, [*map(len, labels)], f"hf {self.dataset}")]
         if test is None:
-            rows = stratified_split(labels[0], 0.2, np.random.default_rng(0), self.dataset)
+            rows = stratified_split(labels[0], 0.2, np.random.default_rng(0), self.dataset, groups[0])
             data = [data[0].select(part) for part in rows]
             labels = [labels[0][part] for part in rows]
+            groups = [None if groups[0] is None else groups[0][part] for part in rows]
         if self.text is None:
             x, words = self._pixels(data, notes), tuple[str, ...]()
         else:
@@ -92,7 +98,7 @@ class HuggingFace(ImageSource):
                 self._texts(data), self.vocabulary, self.length, self.tokens, origin, f"hf {self.dataset}"
             )
             notes += about_tokens
-        parts = [ParsedSamples(samples, ids) for samples, ids in zip(x, labels, strict=True)]
+        parts = [ParsedSamples(*part[:2], group=part[2]) for part in zip(x, labels, groups, strict=True)]
         return ParsedSplits(
             f"hf {self.dataset}",
             parts[0],
@@ -235,9 +241,9 @@ def _ids_by_name(
 def from_huggingface(data: Any, **keys: Any) -> Splits:
     """Splits from a `datasets.Dataset`, or from a `DatasetDict` with a split `train` and, if there is one, `test`.
 
-    `keys` are those of the source `hf`, without the location of the data: `image` or `text`, `label`, `train_split`,
-    `test_split`, `size`, `channels`, `length`, ... Without a test split 20 % of each class are held out. Raises
-    `DataError` for columns and labels that do not fit.
+    `keys` are those of the source `hf`, without the location of the data: `image` or `text`, `label`, `group`,
+    `train_split`, `test_split`, `size`, `channels`, `length`, ... Without a test split 20 % of each class are
+    held out. Raises `DataError` for columns and labels that do not fit.
     """
     split = hasattr(data, "keys")
     keys = {"test_split": "test" if split and "test" in data else None, "dataset": "data", **keys}
@@ -251,4 +257,4 @@ def from_huggingface(data: Any, **keys: Any) -> Splits:
     if not all(hasattr(part, "select") for part in parts):
         raise DataError("from_huggingface: streamed data have no length; load them with streaming=False")
     splits = cached.checked_splits(configured.parsed(parts[0], parts[1] if len(parts) > 1 else None))
-    return configured.normalised(splits, cached.training_moments(splits.train))
+    return grouped(configured.normalised(splits, cached.training_moments(splits.train)), configured)

@@ -13,6 +13,7 @@ from fedloom.data.sources import class_folders
 from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.class_folders import LabelledFiles
 from fedloom.data.sources.files import Files, open_files
+from fedloom.data.sources.groups import GroupPattern, number_groups
 from fedloom.data.sources.npz import PublishedImages, channels_first, read_npz
 from fedloom.data.sources.pixels import WHITE, decode_into, resized
 from fedloom.data.sources.source import first_rows, source, stratified_split
@@ -50,20 +51,32 @@ def parse_class_folders(
     *,
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
+    group: GroupPattern | None = None,
 ) -> ParsedSplits:
     """Make a set from class folders of files, see `find_class_folders` (also for `classes`) and `decode_parts` (size,
     channels). The training set is shuffled: its first samples are a fair sample of the whole. Without a test part, that
-    is `test_share` of each class (seed 0)."""
+    is `test_share` of each class (seed 0), of whole groups."""
     origin = str(files.path)
     listed = class_folders.find_class_folders(files.names(), classes, origin)
     rng = np.random.default_rng(0)
+    pictures = [part for part in (listed.train, listed.test) if part is not None]
+    groups: list[np.ndarray | None] = [None, None]
+    if group is not None:
+        roots = zip(pictures, (listed.roots[0], listed.roots[-1]), strict=False)
+        paths = [[name[len(root) :].partition("/")[2] for name, _ in part] for part, root in roots]
+        ids = [group.ids(part, origin) for part in paths]
+        groups = [*number_groups(ids, [*map(len, ids)], origin)]
     if listed.test is not None:
-        train = [listed.train[row] for row in rng.permutation(len(listed.train))]
-        test = listed.test
+        rows = rng.permutation(len(listed.train)), np.arange(len(listed.test))
     else:
-        rows = stratified_split(np.array([label for _, label in listed.train]), test_share, rng, origin)
-        train, test = ([listed.train[row] for row in part] for part in rows)
+        labels = np.array([label for _, label in listed.train])
+        rows = stratified_split(labels, test_share, rng, origin, groups[0])
+        pictures, groups = pictures * 2, groups[:1] * 2
+    train, test = ([part[row] for row in chosen] for part, chosen in zip(pictures, rows, strict=True))
     parsed = decode_parts(files, train, test, listed.classes, size, channels, allocate)
+    samples = zip((parsed.train, parsed.test), groups, rows, strict=True)
+    parts = [replace(part, group=None if of is None else of[chosen]) for part, of, chosen in samples]
+    parsed = replace(parsed, train=parts[0], test=parts[1])
     about_classes = class_folders.missing_classes(train, test, listed.classes)
     if classes is None:
         about_classes += class_folders.class_name_notes(train, test, listed.classes, origin)
@@ -98,7 +111,8 @@ class ImageFolder(ImageSource):
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         files = open_files(self.path)
-        return parse_class_folders(files, self.size, self.channels, allocate, test_share=self.test_share)
+        group = self.group if isinstance(self.group, GroupPattern) else None
+        return parse_class_folders(files, self.size, self.channels, allocate, test_share=self.test_share, group=group)
 
 
 _ANNOTATIONS = "val/val_annotations.txt"

@@ -17,6 +17,7 @@ from fedloom.data.dataset import require_memory
 from fedloom.data.labels import class_ids
 from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits, PublishedFiles
 from fedloom.data.sources.files import ENCRYPTED, Files, require_regular
+from fedloom.data.sources.groups import number_groups
 from fedloom.data.sources.pixels import PictureNotes, image_pixels
 from fedloom.data.sources.source import Splits, source
 
@@ -117,8 +118,8 @@ def _ends(shape: tuple[int, ...]) -> tuple[bool, bool]:
 
 def parse_npz(path: Path, allocate: Allocator, classes: Sequence[str] | None = None) -> ParsedSplits:
     """Make a set from `x_train, y_train, x_test, y_test` of the file `path` and, if there, `classes`, which come before
-    the argument `classes`; without any, classes are those of the labels. Arrays whose axes change are made by
-    `allocate`."""
+    the argument `classes`; without any, classes are those of the labels. `group_train` and `group_test` name groups.
+    Arrays whose axes change are made by `allocate`."""
     arrays = read_npz(path)
     named = arrays.get("classes")
     if named is not None:
@@ -126,16 +127,22 @@ def parse_npz(path: Path, allocate: Allocator, classes: Sequence[str] | None = N
             raise DataError(f"{path}: classes have shape {named.shape} and dtype {named.dtype}; need names [C]")
         classes = [str(name) for name in named.astype(str)]
     ids, names = class_ids([arrays["y_train"], arrays["y_test"]], str(path), classes)
+    if ("group_train" in arrays) != ("group_test" in arrays):
+        raise DataError(f"{path}: holds one of group_train and group_test; need both, or neither")
+    groups: list[np.ndarray | None] = [None, None]
+    if "group_train" in arrays:
+        groups = [*number_groups([arrays["group_train"], arrays["group_test"]], [*map(len, ids)], str(path))]
     train, test = (
-        ParsedSamples(channels_first(arrays[f"x_{part}"], allocate, f"{part}.x"), labels)
-        for part, labels in zip(("train", "test"), ids, strict=True)
+        ParsedSamples(channels_first(arrays[f"x_{part}"], allocate, f"{part}.x"), labels, group=of)
+        for part, labels, of in zip(("train", "test"), ids, groups, strict=True)
     )
     return ParsedSplits(str(path), train, test, names, notes=layout_notes(arrays["x_train"].shape[1:]))
 
 
 @source("npz")
 class Npz(ImageSource):
-    """Any `.npz` with `x_train, y_train, x_test, y_test` (the Keras convention) and optional `classes`.
+    """Any `.npz` with `x_train, y_train, x_test, y_test` (the Keras convention) and optional `classes`, `group_train`
+    and `group_test`.
 
     Images [n, h, w], [n, h, w, c] or [n, c, h, w], volumes [n, c, d, h, w]; uint8 or real numbers; or features [n, d].
     Labels are integers from 0, or words; other integers are the names of their classes. Images and volumes are scaled

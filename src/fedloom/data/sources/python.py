@@ -9,14 +9,23 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
+from fedloom.data.group_split import group_split
 from fedloom.data.labels import as_string_array, class_ids, missing_marks, sorted_words
 from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Normalise, ParsedSamples
+from fedloom.data.sources.groups import SharedGroups, number_groups
 from fedloom.data.sources.hf import from_huggingface
 from fedloom.data.sources.npz import ArrayLike, as_array, channels_first, index_notes, layout_notes
 from fedloom.data.sources.pixels import WHITE, PictureNotes
-from fedloom.data.sources.source import Source, Splits, configure_source, source, stratified_split
-from fedloom.data.views import Views
+from fedloom.data.sources.source import (
+    Source,
+    Splits,
+    configure_source,
+    source,
+    stratified_split,
+    without_shared_groups,
+)
+from fedloom.data.views import Views, split_three
 
 
 class _ReadSamples(NamedTuple):
@@ -42,6 +51,9 @@ def from_arrays(
     normalise: Normalise = "own",
     standardise: bool = False,
     test_share: float = 0.2,
+    groups: ArrayLike | None = None,
+    groups_test: ArrayLike | None = None,
+    shared_groups: SharedGroups = "refuse",
 ) -> Splits:
     """Make splits for `make_scenario` from arrays in memory.
 
@@ -64,6 +76,11 @@ def from_arrays(
         standardise: features [n, d] get mean 0 and deviation 1 over what clients train on, when the scenario is made.
         test_share: share of each class, in (0, 1), that is held out without a test set (seed 0); with owners, of each
             owner's samples, rounded down and spread over the owner's classes.
+        groups: group of each sample [n], such as its person, by number or word: no group is parted between training,
+            validation and test samples.
+        groups_test: the same for the test samples.
+        shared_groups: what to do with groups that a given test set shares with the training set: "refuse", or leave
+            their samples out of one ("drop_test", "drop_train").
 
     Raises `DataError` for arrays that do not fit.
     """
@@ -75,6 +92,8 @@ def from_arrays(
         raise DataError(f"{origin}: owners and domain both say where samples come from; give one of them")
     if x_test is None and (owners_test is not None or domain_test is not None):
         raise DataError(f"{origin}: owners_test and domain_test belong to x_test, which is not given")
+    if (groups_test is None) == (groups is not None and x_test is not None):
+        raise DataError(f"{origin}: groups_test are the groups of x_test; give them with groups and x_test, or none")
     notes = [*index_notes(x_train, y_train), *index_notes(x_test, y_test)]
     x = [as_array(samples, origin, pictures) for samples in (x_train, x_test) if samples is not None]
     y = [as_array(labels, origin) for labels in (y_train, y_test) if labels is not None]
@@ -91,7 +110,9 @@ def from_arrays(
     if owners is not None:
         where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
         _refuse_missing_owners(where, domains, origin)
-    parts = [ParsedSamples(*split_arrays) for split_arrays in zip(x, ids, where, strict=False)]
+    given = [as_array(of, origin) for of in (groups, groups_test) if of is not None]
+    numbers = number_groups(given, [*map(len, y)], origin) if given else [None, None]
+    parts = [ParsedSamples(*split_arrays) for split_arrays in zip(x, ids, where, numbers, strict=False)]
     part_origins = (origin, origin) if len(parts) == 1 else None
     if len(parts) == 1:
         parts = held_out(parts[0], test_share, len(names), owners is not None, origin)
@@ -106,7 +127,8 @@ def from_arrays(
     measured = tuple(range(shape[0])) if standardise else ()
     scaling = configure_source(cached.ImageSource, normalise=normalise)
     scaled = scaling.normalised(splits, cached.training_moments(splits.train))
-    return replace(scaled, domains_are_owners=owners is not None, numeric_features=measured)
+    scaled = replace(scaled, domains_are_owners=owners is not None, numeric_features=measured)
+    return without_shared_groups(scaled, shared_groups)
 
 
 def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
@@ -215,9 +237,13 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
         if values is not None and values.shape != whole.x.shape[:1]:
             raise DataError(f"{origin}: {kind} have shape {values.shape}; need ({len(whole.x)},)")
     rng = np.random.default_rng(0)
-    if owned and whole.domain is not None:
-        from fedloom.data.views import split_three  # needs the partitions, which need sources
-
+    if owned and whole.domain is not None and whole.group is not None:
+        pairs = np.unique(np.stack([whole.domain, whole.group]), axis=1)
+        # Where each owner is one group, as of persons, whole owners are held out.
+        owners = whole.domain if np.bincount(pairs[0]).max() > 1 else None
+        is_test = group_split(whole.group, whole.y, (1 - share, share), rng, owners) == 1
+        rows = rng.permutation(np.flatnonzero(~is_test)), rng.permutation(np.flatnonzero(is_test))
+    elif owned and whole.domain is not None:
         views = Views.from_owners(whole.domain, int(whole.domain.max(initial=0)) + 1)
         training, _, test = split_three(views, whole.y, classes, 0.0, share, rng)
         if not len(test.order):
@@ -227,11 +253,8 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
             )
         rows = training.order, test.order
     else:
-        rows = stratified_split(whole.y, share, rng, origin)
-    return [
-        ParsedSamples(whole.x[part], whole.y[part], None if whole.domain is None else whole.domain[part])
-        for part in rows
-    ]
+        rows = stratified_split(whole.y, share, rng, origin, whole.group)
+    return [whole.rows(part) for part in rows]
 
 
 def _items(data: Any, part: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import torch
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -23,6 +24,8 @@ from fedloom.core.errors import DataError
 from fedloom.core.files import expand_if_path
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
+from fedloom.data.group_split import group_split
+from fedloom.data.sources.groups import GroupPattern, SourceGroup, SourceSharedGroups
 
 SOURCES: Registry[type[Source]] = Registry("source", home="fedloom.data.sources")
 
@@ -71,7 +74,7 @@ class Source(BaseModel):
     """The name it is registered under."""
     model: ClassVar[str] = "lenet5"
     """The model that the demo and the docs pair with this source."""
-    keys_added_later: ClassVar[frozenset[str]] = frozenset()
+    keys_added_later: ClassVar[frozenset[str]] = frozenset({"group", "shared_groups"})
     """Keys of this class, not of its bases, that earlier versions did not have. A default is not written: runs of those
     versions keep their fingerprint and can be resumed."""
 
@@ -81,6 +84,8 @@ class Source(BaseModel):
         description="Whether the network may not be used. It only matters for the source `hf`; no other source "
         "uses the network.",
     )
+    group: SourceGroup = None
+    shared_groups: SourceSharedGroups = "refuse"
 
     _expand_paths = field_validator("*")(expand_if_path)
 
@@ -104,6 +109,11 @@ class Source(BaseModel):
         """Read the data. Raises `DataError` that names the file and the problem."""
         raise TypeError(f"{type(self).__name__} defines no load()")
 
+    @property
+    def group_column(self) -> str | None:
+        """The column of the groups, where `group` names one."""
+        return self.group if isinstance(self.group, str) and self.group not in ("owner", "none") else None
+
     def files(self) -> Sequence[Path]:
         """List the files that `load` reads. Raises `DataError` that names missing files and their publisher."""
         return []
@@ -124,6 +134,61 @@ source = SOURCES.register
 """`source(name)` registers the decorated source class under `name`."""
 
 
+def load_splits(source: Source) -> Splits:
+    """Load a source with its groups, see `grouped`."""
+    return grouped(source.load(), source)
+
+
+def grouped(splits: Splits, source: Source) -> Splits:
+    """Return a source's splits with the groups that its keys name, each in one part alone. Raises `DataError` for a key
+    `group` that the source cannot follow, and for groups in both parts unless `shared_groups` drops them."""
+    key = source.group
+    if key == "none":
+        return replace(splits, train=replace(splits.train, group=None), test=replace(splits.test, group=None))
+    if key == "owner" and splits.train.group is None:
+        splits = _grouped_by_owner(splits, source.kind)
+    if key is not None and splits.train.group is None:
+        shown = f"{{pattern: {key.pattern}}}" if isinstance(key, GroupPattern) else key
+        raise DataError(
+            f"scenario.group = {shown}: source {source.kind} has no such groups; tables and hf take a column, "
+            "image-folder takes a pattern, .npz files hold arrays group_train and group_test"
+        )
+    return without_shared_groups(splits, source.shared_groups)
+
+
+def _grouped_by_owner(splits: Splits, kind: str) -> Splits:
+    """Make each owner, or domain, a group."""
+    if splits.train.domain is None or splits.test.domain is None:
+        raise DataError(f"scenario.group = owner: source {kind} has no owners here; name a column of groups")
+    rank = torch.from_numpy(np.argsort(np.argsort(np.array(splits.train.domains, np.str_))))
+    train, test = (replace(part, group=rank[part.domain]) for part in (splits.train, splits.test))
+    return replace(splits, train=train, test=test)
+
+
+def without_shared_groups(splits: Splits, rule: str) -> Splits:
+    """Return splits whose parts have no group in common. Raises `DataError`, with counts, if the rule is "refuse"."""
+    groups = [part.group for part in (splits.train, splits.test)]
+    if groups[0] is None or groups[1] is None:
+        return splits
+    is_shared = torch.isin(groups[0], groups[1]), torch.isin(groups[1], groups[0])
+    count, rows = len(np.unique(groups[1][is_shared[1]].numpy())), [int(of.sum()) for of in is_shared]
+    if not count:
+        return splits
+    of_all = f"{count:,} of {len(np.unique(groups[1].numpy())):,} groups of the test set are in the training set too"
+    if rule == "refuse":
+        raise DataError(
+            f"{of_all} ({rows[1]:,} test rows, {rows[0]:,} training rows); scenario.shared_groups: drop_test or "
+            "drop_train leaves their rows out of that set"
+        )
+    number = 1 if rule == "drop_test" else 0
+    name, part, keep = ("train", "test")[number], (splits.train, splits.test)[number], ~is_shared[number]
+    if not keep.any():
+        raise DataError(f"{of_all}: shared_groups = '{rule}' leaves no row in the {name} set; take the other rule")
+    note = f"{of_all}; their {rows[number]:,} of {len(part):,} rows were left out of the {name} set ({rule})"
+    left: Any = {name: part.take(torch.nonzero(keep)[:, 0])}
+    return replace(splits, notes=(*splits.notes, note), **left)
+
+
 Rows = TypeVar("Rows", np.ndarray, list[tuple[str, int]])
 
 
@@ -135,11 +200,16 @@ def first_rows(rows: Rows, count: int | None, domain: str) -> Rows:
 
 
 def stratified_split(
-    labels: np.ndarray, share: float, rng: np.random.Generator, origin: str
+    labels: np.ndarray, share: float, rng: np.random.Generator, origin: str, groups: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the row numbers of a training and a test part, shuffled: ceil(share * n) rows are test, of each class its
-    share, rounded by largest remainder. labels: [n], integers. Raises `DataError`, with the set as origin, if a part is
-    empty."""
+    share, rounded by largest remainder; with groups [n], about so many, and whole groups. labels: [n], integers. Raises
+    `DataError`, with the set as origin, if a part is empty."""
+    if groups is not None:
+        if len(np.unique(groups)) < 2:
+            raise DataError(f"{origin}: all {len(labels):,} rows are of one group; need two to hold one out for tests")
+        is_test = group_split(groups, labels, (1 - share, share), rng) == 1
+        return rng.permutation(np.flatnonzero(~is_test)), rng.permutation(np.flatnonzero(is_test))
     present, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
     # The small number keeps a product such as 0.07 * 100 from being rounded up by its last digit.
     total = math.ceil(share * len(labels) - 1e-9)

@@ -75,6 +75,8 @@ class ScenarioKeywords(TypedDict, total=False):
     skews: Sequence[Section]
     attack: str | Section | None
     held_out: Section | Sequence[int] | None
+    group: str | Section | None
+    shared_groups: Literal["refuse", "drop_test", "drop_train"]
     seed: int | None
 
 

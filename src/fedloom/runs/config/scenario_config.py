@@ -18,8 +18,9 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.newcomers import MIN_TRAINING_CLIENTS, HeldOut
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
+from fedloom.data.sources.groups import Group, GroupPattern, SharedGroups
 from fedloom.data.sources.nodes import Nodes
-from fedloom.data.sources.source import Source, Splits
+from fedloom.data.sources.source import Source, Splits, load_splits
 from fedloom.runs.config.keys import build_named, built
 
 _SECTION = "scenario.public"
@@ -50,7 +51,7 @@ class PublicConfig(BaseModel):
         """The source with its keys. Raises `ConfigError` for keys that it does not know."""
         kind, keys = SOURCES.get(self.source), dict(self.model_extra or {})
         for key in keys:
-            if key not in kind.model_fields:
+            if key not in kind.model_fields or key in ("group", "shared_groups"):  # no client has samples of them
                 raise UnknownKeyError(_SECTION, key, {*type(self).model_fields, *kind.model_fields})
         return built(kind, keys, _SECTION)
 
@@ -79,7 +80,7 @@ def count_clients(source: Source, partition: Partition) -> int | None:
     # a study parses a config for each cell, and reading the data takes longer than all else in it
     key = tuple((type(part), part.model_dump_json(), *_stamps(part)) for part in (source, partition))
     if key not in _counted:
-        _counted[key] = partition.count_clients(lambda: source.load().train)
+        _counted[key] = partition.count_clients(lambda: load_splits(source).train)
     return _counted[key]
 
 
@@ -148,6 +149,8 @@ class ScenarioConfig(BaseModel):
         "clients train.",
         examples=[{"share": 0.2}, {"clients": [3, 7]}, {"domain": "dslr"}],
     )
+    group: Group = None
+    shared_groups: SharedGroups = "refuse"
     seed: int | None = Field(
         None,
         ge=0,
@@ -280,6 +283,7 @@ class ScenarioConfig(BaseModel):
         def keys_of(kind: type[BaseModel]) -> dict[str, Any]:
             return {key: value for key, value in extra.items() if key in kind.model_fields}
 
+        extra |= {"group": self.group, "shared_groups": self.shared_groups}
         return built(source, keys_of(source), "scenario"), built(partition, keys_of(partition), "scenario")
 
     def build_skews(self) -> list[Skew]:
@@ -302,6 +306,8 @@ class ScenarioConfig(BaseModel):
         optional = {
             "held_out": self.held_out and self.held_out.model_dump(mode="json", exclude_none=True),
             "attack": attack and {"name": attack.kind} | attack.model_dump(mode="json"),
+            "group": self.group.model_dump() if isinstance(self.group, GroupPattern) else self.group,
+            "shared_groups": None if self.shared_groups == "refuse" else self.shared_groups,
         }
         values = {key: value for key, value in (values | optional).items() if value is not None or key not in optional}
         values["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
@@ -324,7 +330,7 @@ class ScenarioConfig(BaseModel):
         streams = Streams(run_seed if self.seed is None else self.seed)
         return make_scenario(
             self.source,
-            source.load() if splits is None else splits,
+            load_splits(source) if splits is None else splits,
             partition,
             clients=self.clients,
             val=self.val,

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from fedloom.core.errors import DataError, suggest_name
 from fedloom.data.labels import twins_note
+from fedloom.data.sources import groups
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
 from fedloom.data.sources.source import Source, Splits
@@ -82,7 +83,7 @@ class TableSource(Source):
         files = self.tables()
         paths, origin = [file.path for file in files], str(files[0].path)
         names = self._features(files[0])
-        notes = files[0].notes(files[0].columns.keys() - {*names, self.label, self.owner})
+        notes = files[0].notes(files[0].columns.keys() - {*names, *self.apart})
         notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
         tables: list[dict[str, Column]] = []
         as_read = self._columns(files, names)
@@ -104,9 +105,15 @@ class TableSource(Source):
             owner_of_row, owners = owner_ids(held, [len(of) for of in held], origin)
             counts = np.bincount(np.concatenate([of for of in owner_of_row if of is not None]), minlength=len(owners))
             notes += twins_note(origin, f"owners ('{self.owner}')", dict(zip(owners, counts.tolist(), strict=True)))
+        group: list[np.ndarray | None] = [None for _ in tables]
+        if self.group_column not in (None, self.owner):
+            held = [table.pop(str(self.group_column)).labels() for table in tables]
+        if self.group not in (None, "none"):
+            group = [*groups.number_groups(held, [*map(len, held)], origin)]
         notes += words.suspicious_features(tables[0], ids[0], owner_of_row[0], origin)
         # Until the vocabulary is known, x holds row numbers: only training rows may say which words there are.
-        parts = [ParsedSamples(np.arange(len(y)), y, of) for y, of in zip(ids, owner_of_row, strict=True)]
+        arrays = zip(ids, owner_of_row, group, strict=True)
+        parts = [ParsedSamples(np.arange(len(y)), y, *ids_of_row) for y, *ids_of_row in arrays]
         if len(parts) == 1:
             parts, tables = held_out(parts[0], self.test_share, len(classes), bool(owners), origin), tables * 2
         vocabulary = encoding.vocabulary(tables[0], parts[0].x, origin)
@@ -131,6 +138,11 @@ class TableSource(Source):
             numeric_features=tuple(position for position, (_, word) in enumerate(pairs) if not word),
         )
 
+    @property
+    def apart(self) -> list[str]:
+        """The columns that are no features: label, owner and group."""
+        return list(dict.fromkeys(name for name in (self.label, self.owner, self.group_column) if name is not None))
+
     def column(self, file: TableFile, name: str) -> Column:
         """Return a column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
         self.require_column(file, name)
@@ -144,14 +156,20 @@ class TableSource(Source):
     def _features(self, file: TableFile) -> list[str]:
         """Return the columns to learn from; raises `DataError` for keys that name no column of the file."""
         columns = file.columns
-        apart = [self.label] if self.owner is None else [self.label, self.owner]
-        if len(set(apart)) < len(apart):
-            raise DataError(f"{file.path}: label and owner are both '{self.label}'; they must be two columns")
+        apart = self.apart
+        if self.label in (self.owner, self.group_column):
+            role = "owner" if self.label == self.owner else "group"
+            raise DataError(f"{file.path}: label and {role} are both '{self.label}'; they must be two columns")
+        if self.group is not None and not isinstance(self.group, str):
+            raise DataError(f"{file.path}: group.pattern is for file names; name the column of the groups of a table")
+        if self.group == "owner" and self.owner is None:
+            raise DataError(f"{file.path}: group = 'owner', and no column is named as owner; name it, or a group")
         without = {*apart, *self.drop, *(name for name in file.index if name not in self.categorical)}
         chosen = [name for name in columns if name not in without] if self.features is None else list(self.features)
         keys = {
-            "label": apart[:1],
-            "owner": apart[1:],
+            "label": [self.label],
+            "owner": apart[1:2] if self.owner is not None else [],
+            "group": apart[-1:] if self.group_column is not None else [],
             "features": chosen,
             "categorical": self.categorical,
             "drop": self.drop,
@@ -164,7 +182,9 @@ class TableSource(Source):
         counts = Counter(chosen)
         wrong = next((name for name in chosen if name in {*apart, *self.drop} or counts[name] > 1), None)
         if wrong is not None:
-            raise DataError(f"{file.path}: features name '{wrong}' twice, or as the label or owner; name it once")
+            raise DataError(
+                f"{file.path}: features name '{wrong}' twice, or as the label or owner or group; use it once"
+            )
         if not chosen:
             raise DataError(f"{file.path}: no column to learn from except {' and '.join(apart)}")
         return chosen
@@ -192,8 +212,13 @@ class TableSource(Source):
         return [{**table, **{name: part[name] for name in merged}} for table, part in zip(tables, texts, strict=True)]
 
     def _columns(self, files: Sequence[TableFile], features: Sequence[str]) -> list[dict[str, Column]]:
-        """Return the columns that are used, in each file: features, label and owner."""
+        """Return the columns that are used, in each file: features, label, owner and group."""
         apart = [self.label] if self.owner is None else [self.label, self.owner]
+        of_groups = [] if self.group_column in (None, self.owner) else [str(self.group_column)]
+        for file in files[1:]:
+            for name in of_groups:
+                self.require_column(file, name)
+        as_written = [self.texts(file, of_groups) for file in files]
         first = {name: self.column(files[0], name) for name in [*features, *apart]}
         measured = [name for name, column in first.items() if column.words is None]
         tables = [first, *({name: self.column(file, name) for name in measured} for file in files[1:])]
@@ -204,7 +229,11 @@ class TableSource(Source):
             if first[name].words is None and name not in apart:
                 first[name].as_numbers(files[0].path)  # refuses infinite ones
             first[name] = first[name].as_words()
-        return [first, *(table | self._like_first(file, first) for file, table in zip(files[1:], others, strict=True))]
+        tables = [
+            first,
+            *(table | self._like_first(file, first) for file, table in zip(files[1:], others, strict=True)),
+        ]
+        return [table | ids for table, ids in zip(tables, as_written, strict=True)]
 
     def _like_first(self, file: TableFile, first: Mapping[str, Column]) -> dict[str, Column]:
         """Return the columns of another file that are words in the first one, even if all look like numbers here."""
@@ -224,10 +253,11 @@ class TableSource(Source):
         notes: list[str] = []
         for name, column in columns.items():
             if self.incomplete == "refuse":
-                cells.refuse_missing(column, path, name in (self.label, self.owner))
-            if name in (self.label, self.owner):
+                cells.refuse_missing(column, path, name in self.apart)
+            if name in self.apart:
                 if self.missing is None:
-                    words.refuse_missing_marks(column, path, "label" if name == self.label else "owner")
+                    roles = {self.group_column: "group", self.owner: "owner", self.label: "label"}
+                    words.refuse_missing_marks(column, path, roles[name])
                 continue
             if column.words is None:
                 column.as_numbers(path)  # refuses infinite ones

@@ -118,11 +118,12 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
 
 
 def refuse_missing_marks(column: Column, path: Path, role: str) -> None:
-    """Raise `DataError` for a label or an owner (the column's role) that is written as missing values are."""
+    """Raise `DataError` for a label, owner or group (the column's role) that is written as missing values are."""
     counts = column.counts()
     marks = missing_marks(counts)
     if marks:
-        count, meant = sum(counts[mark] for mark in marks), {"label": "a class", "owner": "an owner"}[role]
+        count = sum(counts[mark] for mark in marks)
+        meant = {"label": "a class", "owner": "an owner", "group": "a group"}[role]
         raise DataError(
             f"{path}: {role} '{column.name}' is '{marks[0]}' in {count:,} of {sum(counts.values()):,} rows, the first "
             f"{column.first(marks)}, which stands for a missing value as a rule; say `missing: {json.dumps(marks)}` "

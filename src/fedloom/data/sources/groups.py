@@ -1,0 +1,100 @@
+"""Groups of samples (persons, specimens, scenes) as sources name them: keys, numbers, and groups in both parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from fedloom.core.errors import DataError
+from fedloom.data.labels import MISSING_MARKS, as_string_array
+from fedloom.data.views import Indices
+
+
+class GroupPattern(BaseModel):
+    """Groups by the names of files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pattern: str = Field(
+        description="Regular expression with one group in parentheses, which finds the id of the group in the path of "
+        "each file below its class folder.",
+        examples=[r"(patient\d+)_"],
+    )
+
+    @field_validator("pattern")
+    @classmethod
+    def _one_group(cls, pattern: str) -> str:
+        try:
+            groups = re.compile(pattern).groups
+        except re.error as error:
+            raise ValueError(f"no regular expression ({error})") from None
+        if groups != 1:
+            raise ValueError(f"need one group in parentheses, as in (patient\\d+)_, not {groups}")
+        return pattern
+
+    def ids(self, paths: Sequence[str], origin: str) -> np.ndarray:
+        """Return the id in each path [n]. Raises `DataError`, with the set as origin, for paths without one."""
+        matches = [re.search(self.pattern, path) for path in paths]
+        without = [path for path, match in zip(paths, matches, strict=True) if not (match and match[1])]
+        if without:
+            raise DataError(
+                f"{origin}: group.pattern = '{self.pattern}' finds no id in {len(without):,} of {len(paths):,} files, "
+                f"such as '{without[0]}'; the path below the class folder is searched"
+            )
+        return np.array([match[1] for match in matches if match], np.str_)
+
+
+Group = Annotated[
+    str | GroupPattern | None,
+    Field(
+        description="Groups of samples, such as persons, that must not be parted between training, validation and test "
+        "rows: the name of a column, `owner`, {pattern: a regular expression} for file names, or `none` to say that "
+        "there are no groups.",
+        examples=["patient_id", {"pattern": r"(patient\d+)_"}],
+    ),
+]
+SharedGroups = Annotated[
+    Literal["refuse", "drop_test", "drop_train"],
+    Field(
+        description="Groups that a given test set shares with the training set: refuse the data, or drop the rows of "
+        "these groups from the test set or from the training set."
+    ),
+]
+# The keys are those of every scenario, so that each source need not list them.
+SourceGroup = Annotated[Group, SkipJsonSchema()]
+SourceSharedGroups = Annotated[SharedGroups, SkipJsonSchema()]
+
+
+def number_groups(parts: Sequence[ArrayLike], samples: Sequence[int], origin: str) -> list[Indices]:
+    """Return the number of each sample's group, its place among the sorted ids of all parts, for each part.
+
+    Args:
+        parts: ids [n] of each part, words or whole numbers.
+        samples: number of samples of each part.
+        origin: name of the set in messages.
+
+    Raises `DataError` for ids of another number than samples, of another kind, and for missing ones.
+    """
+    words = []
+    for number, (ids, count) in enumerate(zip(parts, samples, strict=True)):
+        plain, role = as_string_array(np.asarray(ids)), "groups" if number == 0 else "groups_test"
+        if plain.shape != (count,) or plain.dtype.kind not in "iuU":
+            raise DataError(
+                f"{origin}: {role} have shape {plain.shape} and dtype {plain.dtype}; need ({count},), whole numbers or "
+                "words, and no gaps"
+            )
+        words.append(plain.astype(np.str_))
+        marks = np.isin(np.char.strip(words[-1]), ["", *MISSING_MARKS])
+        if marks.any():
+            raise DataError(
+                f"{origin}: {role} lack an id for {int(marks.sum()):,} of {count:,} samples, the first "
+                f"{int(np.argmax(marks))} ('{words[-1][np.argmax(marks)]}'); name their group, or leave them out"
+            )
+    codes = np.unique(np.concatenate(words), return_inverse=True)[1].astype(np.int64)
+    return np.split(codes, np.cumsum(samples)[:-1])
