@@ -193,9 +193,11 @@ def inspect(scenario: str | ScenarioConfig | Scenario | Any, seed: int = 0) -> I
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError(f"seed = {short_repr(seed)}: need a whole number, 0 or more")
     from fedloom.data import describe_scenario
+    from fedloom.data.leak import leak
     from fedloom.results.report.holdings_table import Inspection
 
-    return Inspection(describe_scenario(_dealt(scenario, seed)))
+    dealt = _dealt(scenario, seed)
+    return Inspection(describe_scenario(dealt) | {"leak": leak(dealt, pictures=True)})
 
 
 def read(folder: Path | str, allow_mixed: bool = False) -> Result | Comparison:

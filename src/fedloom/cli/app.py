@@ -192,13 +192,15 @@ def inspect(
 ) -> None:
     """Show how the data are spread: each client's samples by class, and measures of skew. Trains nothing."""
     from fedloom.data import describe_scenario
+    from fedloom.data.leak import leak
     from fedloom.results.report import check_picture, save_holdings
     from fedloom.results.report.holdings_table import print_holdings
 
     if out is not None:
         check_picture(out)
     parsed = shared.parse_config(config, overrides, seed=seed)
-    picture = describe_scenario(parsed.scenario.build(parsed.seed))
+    scenario = parsed.scenario.build(parsed.seed)
+    picture = describe_scenario(scenario) | {"leak": leak(scenario, pictures=True)}
     if out is not None:
         save_holdings(picture, out)
     if as_json:

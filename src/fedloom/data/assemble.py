@@ -13,14 +13,16 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.attacks import Attack
-from fedloom.data.dataset import Dataset, channel_moments, sets_digest
+from fedloom.data.dataset import IDS, Dataset, channel_moments, sets_digest
+from fedloom.data.group_split import deal_groups, group_split, split_groups
+from fedloom.data.leak import group_notes, refuse_crossing_groups
 from fedloom.data.newcomers import HeldOut, LeftOutDomain, without_newcomers
 from fedloom.data.partitions.natural import Natural
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
 from fedloom.data.scenario import Scenario, TestRows
 from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
-from fedloom.data.views import Indices, Views, hold_out, matched_tests, split_three, starts
+from fedloom.data.views import Indices, Views, hold_out, matched_tests, select, split_three, starts
 
 _START = 4096  # bytes of a sample that are compared before the whole of it
 _MOST_BYTES = 2**30  # that are compared at a time, in about a second
@@ -157,7 +159,12 @@ def make_scenario(
     public_share = public if isinstance(public, float) else 0.0
     public_rows = rows[:0]
     if public_share:
-        public_rows = streams.numpy("public").permutation(rows)[: math.ceil(public_share * len(rows))]
+        rng = streams.numpy("public")
+        if train.group is None:
+            public_rows = rng.permutation(rows)[: math.ceil(public_share * len(rows))]
+        else:
+            of_rows = train.group.numpy()[rows], train.y.numpy()[rows]
+            public_rows = rows[group_split(*of_rows, (1 - public_share, public_share), rng, reached=(0,)) == 1]
     rows = np.setdiff1d(rows, public_rows, assume_unique=True)
     if not 1 <= clients <= len(rows):
         raise ConfigError(
@@ -212,7 +219,10 @@ def make_scenario(
         notes=splits.notes + (dealt.notes if takes_dealt_tests else ()) + repeated + scenario.notes,
         source_digest=sets_digest([train, test]),
         by_owners=isinstance(partition, Natural),
+        suspect=splits.suspect,
     )
+    refuse_crossing_groups(scenario)
+    scenario = replace(scenario, notes=scenario.notes + group_notes(scenario))
     scenario = scenario if moments is None else _with_moments(scenario, *moments)
     return _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
 
@@ -232,12 +242,31 @@ def _deal(
     if left_out is not None:
         dealt_set, test = left_out.labels_of_others(train, rows), left_out.labels_of_others(test, left_out.other_test)
     elif len(rows) < len(train):
-        domain = None if train.domain is None else train.domain.numpy()[rows]
-        dealt_set = labels_only(train.y.numpy()[rows], train.classes, domain, train.domains)
+        domain, group = (None if ids is None else ids.numpy()[rows] for ids in (train.domain, train.group))
+        dealt_set = labels_only(train.y.numpy()[rows], train.classes, domain, train.domains, group)
     if test.classes != train.classes:  # unknown classes: no client's class mix covers them
         test = test.head(0)
     dealt = partition.deal(dealt_set, test, clients, rng)
+    if partition.deals != "rows" and dealt_set.group is not None:
+        views = [_whole_groups(*part, partition, rng) for part in ((dealt.train, dealt_set), (dealt.test, test))]
+        if ((views[0].sizes == 0) & (dealt.train.sizes > 0)).any():
+            count = len(np.unique(dealt_set.group))
+            raise partition.refusal(f"{count:,} groups cannot give each of {clients:,} clients one; lower clients")
+        dealt = replace(dealt, train=views[0], test=views[1])
     return dealt if dealt_set is train else replace(dealt, train=dealt.train.renumber(rows))
+
+
+def _whole_groups(dealt: Views, data: Dataset, partition: Partition, rng: np.random.Generator) -> Views:
+    """Deal whole groups in place of the rows of a dealing, those of each domain apart where clients are of one."""
+    if data.group is None or len(np.unique(dealt.order)) < len(dealt.order):  # clients may share test samples
+        return dealt
+    owner, domain = np.full(len(data), -1, np.int64), np.zeros(len(data), np.int64)
+    if partition.deals == "domains" and data.domain is not None:
+        domain = data.domain.numpy()
+    for number in np.unique(domain):
+        views = deal_groups(select(dealt, domain[dealt.order] == number), data.group.numpy(), data.y.numpy(), rng)
+        owner[views.order] = views.holders()
+    return Views.from_owners(owner, len(dealt))
 
 
 def _official(name: str, splits: Splits, dealt: Dealt, val: float, rng: np.random.Generator) -> Scenario:
@@ -246,7 +275,10 @@ def _official(name: str, splits: Splits, dealt: Dealt, val: float, rng: np.rando
         raise ConfigError(
             f"partition indices: the file's test lists are of the clients' own pool; set split with pool={pool}"
         )
-    train_views, val_views = hold_out(dealt.train, val, rng) if dealt.val is None else (dealt.train, dealt.val)
+    train_views, val_views = dealt.train, dealt.val
+    if val_views is None:
+        parts = split_groups(dealt.train, splits.train, (1 - val, val), rng, reached=(0,))
+        train_views, val_views = hold_out(dealt.train, val, rng) if parts is None else parts
     return Scenario(name, splits.train, splits.test, train_views, val_views, dealt.test, dealt.draws, dealt.accepted)
 
 
@@ -270,7 +302,8 @@ def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.ra
             views = _merged(views, dealt.test.renumber(np.arange(len(test), dtype=np.int64) + len(train)))
         total = split.train + split.val + split.test
         shares = split.val / total, split.test / total
-        split_views = split_three(views, data.y.numpy(), data.num_classes, *shares, rng)
+        parts = split_groups(views, data, (split.train / total, *shares), rng)
+        split_views = parts or split_three(views, data.y.numpy(), data.num_classes, *shares, rng)
     test_rows = split_views[2].order
     tests = Views(np.arange(len(test_rows), dtype=np.int64), split_views[2].offsets)
     test_set = data.take(torch.from_numpy(test_rows))
@@ -320,9 +353,8 @@ def _merged(first: Views, second: Views) -> Views:
 
 
 def _joined(first: Dataset, second: Dataset) -> Dataset:
-    domain, group = (
-        None if own is None or other is None else torch.cat([own, other])
-        for own, other in ((first.domain, second.domain), (first.group, second.group))
-    )
-    x, y = torch.cat([first.x, second.x]), torch.cat([first.y, second.y])
-    return replace(first, x=x, y=y, domain=domain, group=group)
+    pairs = {key: (getattr(first, key), getattr(second, key)) for key in ("x", "y", *IDS)}
+    joined: dict[str, Any] = {
+        key: None if any(part is None for part in parts) else torch.cat(parts) for key, parts in pairs.items()
+    }
+    return replace(first, **joined)

@@ -15,6 +15,8 @@ from torch import Tensor
 from fedloom.core.errors import DataError
 from fedloom.data.labels import class_ids
 
+IDS = ("domain", "group", "suspect")  # of a data set: ids of each sample
+
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
@@ -33,6 +35,7 @@ class Dataset:
         white: stored value of the brightest pixel, if the picture format defines it.
         group: [n] int64, the person, specimen or scene of each sample, numbered as the sorted ids, the same in the
             training and the test set; None if no key names one.
+        suspect: the same of a column that looks like groups, where no key says what it is.
     """
 
     x: Tensor
@@ -46,6 +49,7 @@ class Dataset:
     words: tuple[str, ...] = ()
     white: float | None = None
     group: Tensor | None = None
+    suspect: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
@@ -95,8 +99,8 @@ class Dataset:
 
     def take(self, rows: Tensor | slice) -> Dataset:
         """Return the samples `rows`: a copy for indices [m] int64, shared memory for a slice."""
-        domain, group = (None if ids is None else ids[rows] for ids in (self.domain, self.group))
-        return replace(self, x=self.x[rows], y=self.y[rows], domain=domain, group=group)
+        ids: dict[str, Any] = {key: of[rows] for key in IDS if (of := getattr(self, key)) is not None}
+        return replace(self, x=self.x[rows], y=self.y[rows], **ids)
 
     def head(self, count: int) -> Dataset:
         """Return the first `count` samples, or all if there are fewer; memory is shared."""

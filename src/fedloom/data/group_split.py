@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedloom.data.views import Indices, Views
+from fedloom.data.dataset import Dataset
+from fedloom.data.views import Indices, Views, select
 
 _TIE = 1e-12  # costs that differ by less are equal, or rounding would decide
 _SWEEPS = 10
@@ -37,6 +38,17 @@ def group_split(
     placed.assign(np.repeat(np.array(shares, np.float64)[:, None], len(placed.totals), axis=1))
     placed.spread([labels] if clients is None else [labels, clients], [range(len(shares))[part] for part in reached])
     return placed.part[placed.position]
+
+
+def split_groups(
+    views: Views, data: Dataset, shares: Sequence[float], rng: np.random.Generator, reached: Sequence[int] = (0, -1)
+) -> list[Views] | None:
+    """Split the samples of all clients as `group_split` does; return the views of each part. None without groups."""
+    if data.group is None:
+        return None
+    groups, labels = (of.numpy()[views.order] for of in (data.group, data.y))
+    part = group_split(groups, labels, shares, rng, views.holders(), reached)
+    return [select(views, part == number) for number in range(len(shares))]
 
 
 def deal_groups(dealt: Views, groups: Indices, labels: Indices, rng: np.random.Generator) -> Views:
@@ -70,12 +82,10 @@ class _Placement:
 
     def __init__(self, groups: Indices, cells: Sequence[Indices], rng: np.random.Generator) -> None:
         ids, place = np.unique(groups, return_inverse=True)
-        codes = [np.unique(of, return_inverse=True)[1] for of in cells]
-        sizes = [np.bincount(of) for of in codes]
+        holder, column, rows, widths = _held(place, cells)
         # A client's rows count as much as all of its classes: else a part stays empty where each class is rare.
-        self.totals = np.concatenate([np.full(len(of), np.sqrt(len(sizes[0]) / len(of))) for of in sizes])
-        holder, column, rows = _held(place, codes)
-        q = self.totals[column] * rows / np.concatenate(sizes)[column]
+        self.totals = np.repeat(np.sqrt(widths[0] / widths), widths)
+        q = self.totals[column] * rows / np.bincount(column, rows)[column]
         largest = np.zeros(len(ids))
         np.maximum.at(largest, holder, q)
         order = rng.permutation(len(ids))
@@ -116,8 +126,7 @@ class _Placement:
     def spread(self, cells: Sequence[Indices], reached: Sequence[int]) -> None:
         """Give each of the `reached` parts a group of every value in `cells` (each [n]) that two groups hold: the
         smallest one, from the other parts first, and never the last one of a value from a `reached` part."""
-        codes = [np.unique(of, return_inverse=True)[1] for of in cells]
-        holder, column, _ = _held(self.position, codes)
+        holder, column, *_ = _held(self.position, cells)
         held = np.split(column, np.cumsum(np.bincount(holder))[:-1])
         counts = np.zeros((max(self.part.max(), *reached) + 1, column.max() + 1), np.int64)
         np.add.at(counts, (self.part[holder], column), 1)
@@ -146,13 +155,12 @@ class _Placement:
             self.part[group], members[part] = part, 1
 
 
-def _held(place: Indices, codes: Sequence[Indices]) -> tuple[Indices, Indices, Indices]:
-    """Return the group, the column and the number of rows of each pair that occurs, ordered by group. place: group of
-    each row [n]; codes: columns of each row [n] by kind, numbered kind after kind."""
-    first, keys = 0, []
-    width = sum(int(of.max(initial=-1)) + 1 for of in codes)
-    for of in codes:
-        keys.append(place * width + first + of)
-        first += int(of.max(initial=-1)) + 1
-    cells, counts = np.unique(np.concatenate(keys), return_counts=True)
-    return cells // width, cells % width, counts
+def _held(place: Indices, cells: Sequence[Indices]) -> tuple[Indices, Indices, Indices, Indices]:
+    """Return group, column and number of rows of each pair that occurs, ordered by group, and the number of columns by
+    kind. place: group of each row [n]; cells: see `_Placement`."""
+    codes = [np.unique(of, return_inverse=True)[1] for of in cells]
+    widths = np.array([int(of.max(initial=-1)) + 1 for of in codes])
+    firsts, width = np.cumsum(widths) - widths, widths.sum()
+    keys = [place * width + first + of for first, of in zip(firsts, codes, strict=True)]
+    pairs, rows = np.unique(np.concatenate(keys), return_counts=True)
+    return pairs // width, pairs % width, rows, widths

@@ -162,7 +162,8 @@ class LeftOutDomain:
         assert data.domain is not None, "a source with domains"
         domain = data.domain.numpy()[rows]
         names = tuple(name for name in data.domains if name != self.name)
-        return labels_only(data.y.numpy()[rows], data.classes, domain - (domain > self.index), names)
+        group = None if data.group is None else data.group.numpy()[rows]
+        return labels_only(data.y.numpy()[rows], data.classes, domain - (domain > self.index), names, group)
 
     def add_to(self, scenario: Scenario, newcomer: Scenario) -> Scenario:
         """Return a scenario with the domain as its only newcomer (a scenario of one client)."""

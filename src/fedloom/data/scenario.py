@@ -48,6 +48,7 @@ class Scenario:
         newcomers: clients that never train, with views into the same training samples.
         newcomer_ids: their ids before they were held out and the other clients were renumbered.
         by_owners: whether each client is an owner that the data came with.
+        suspect: the column of `Dataset.suspect`; "none" where a key says that there are no groups.
 
     Raises `ConfigError` if public samples have another shape than the clients'.
     """
@@ -71,6 +72,7 @@ class Scenario:
     newcomers: Scenario | None = None
     newcomer_ids: tuple[int, ...] = ()
     by_owners: bool = False
+    suspect: str = ""
 
     def __post_init__(self) -> None:
         public, data = self.public, self.train_set

@@ -121,7 +121,7 @@ def hold_out(views: Views, share: ArrayLike, rng: np.random.Generator) -> tuple[
     shuffled = _sorted(views, rng.random(len(views.order)))
     held_counts = np.floor(np.asarray(share) * views.sizes).astype(np.int64)
     is_held_out = _positions(views) < np.repeat(held_counts, views.sizes)
-    return _select(shuffled, ~is_held_out), _select(shuffled, is_held_out)
+    return select(shuffled, ~is_held_out), select(shuffled, is_held_out)
 
 
 def split_three(
@@ -141,7 +141,7 @@ def split_three(
     ordered, index = _sorted(views, position), _positions(views)
     tests, vals = (np.repeat(np.floor(share * views.sizes), views.sizes) for share in (test, val))
     is_test, is_val = index < tests, (index >= tests) & (index < tests + vals)
-    return _select(ordered, ~is_test & ~is_val), _select(ordered, is_val), _select(ordered, is_test)
+    return select(ordered, ~is_test & ~is_val), select(ordered, is_val), select(ordered, is_test)
 
 
 def matched_tests(
@@ -172,7 +172,7 @@ def _sorted(views: Views, key: np.ndarray) -> Views:
     return Views(views.order[np.lexsort((key, views.holders()))], views.offsets)
 
 
-def _select(views: Views, chosen: np.ndarray) -> Views:
+def select(views: Views, chosen: np.ndarray) -> Views:
     """Return the views with the entries where `chosen` [m] is true."""
     sizes = np.bincount(views.holders()[chosen], minlength=len(views))
     return Views(views.order[chosen], starts(sizes))

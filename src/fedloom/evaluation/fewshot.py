@@ -64,8 +64,9 @@ class FewShotScores:
         return {"accuracy": self.mean, "loss": self.loss, "accuracy_interval": self.interval, "episodes": self.n}
 
 
-def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> Episodes:
-    """Draw episodes from labels [n]: classes and samples without replacement within an episode.
+def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator, groups: Tensor | None = None) -> Episodes:
+    """Draw episodes from labels [n]: classes and samples without replacement within an episode, whose support and
+    queries have no group [n] in common.
 
     Returns row numbers of the support [E, ways, shots] and the queries [E, ways, queries]. Raises `ConfigError` for a
     `shape` that makes no test, `DataError` if there are too few classes, or samples of a class.
@@ -91,8 +92,33 @@ def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> E
     for episode in drawn:
         for position, chosen in zip(episode, rng.choice(len(held), ways, replace=False), strict=True):
             position[:] = members[chosen][rng.choice(counts[chosen], samples_per_way, replace=False)]
+        if groups is not None:
+            _part_groups(episode, shape, labels.numpy(), groups.cpu().numpy(), rng)
     sample_ids = torch.from_numpy(drawn)
     return Episodes(sample_ids[..., : shape.shots].contiguous(), sample_ids[..., shape.shots :].contiguous())
+
+
+_TRIES = 100
+
+
+def _part_groups(
+    episode: np.ndarray, shape: EpisodeShape, labels: np.ndarray, groups: np.ndarray, rng: np.random.Generator
+) -> None:
+    """Draw the samples of an episode [ways, shots + queries] again, of the same classes, with whole groups in its
+    support or its queries. Raises `DataError` if that fails a hundred times."""
+    rows = [np.flatnonzero(labels == label) for label in labels[episode[:, 0]]]
+    ids = np.unique(groups[np.concatenate(rows)])
+    for _ in range(_TRIES):
+        supports = rng.random(len(ids)) < shape.shots / (shape.shots + shape.queries)
+        sides = [(of[supports[np.searchsorted(ids, groups[of])]], of) for of in rows]
+        drawn = [(rng.permutation(own)[: shape.shots], rng.permutation(np.setdiff1d(of, own))) for own, of in sides]
+        if all(len(own) == shape.shots and len(others) >= shape.queries for own, others in drawn):
+            episode[:] = [np.concatenate([own, others[: shape.queries]]) for own, others in drawn]
+            return
+    raise DataError(
+        f"few-shot episodes: {len(ids)} test groups of {len(rows)} classes cannot give {shape.shots} shots and "
+        f"{shape.queries} queries of other groups; lower evaluation.queries or evaluation.shots"
+    )
 
 
 def few_shot_accuracy(
@@ -137,7 +163,7 @@ class FewShotEvaluator:
         if not live.net.classifier_block:
             raise ConfigError("evaluation.protocol = 'few-shot': tests features, and this model has no head to cut at")
         self.live, self.data, self.batch = live, scenario.test_set, batch
-        self.episodes = episodes(self.data.y, shape, streams.numpy("episodes"))
+        self.episodes = episodes(self.data.y, shape, streams.numpy("episodes"), self.data.group)
 
     def scores(self, split: str, predictors: Iterator[tuple[int, dict[str, Predictor]]]) -> FewShotScores:
         """Test on a split. `predictors` yields (-1, the server's predictors)."""

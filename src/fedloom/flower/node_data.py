@@ -19,7 +19,7 @@ from fedloom.core.safe_yaml import read_yaml
 from fedloom.core.streams import Streams
 from fedloom.data import Dataset, Scenario
 from fedloom.data.sources.nodes import Nodes
-from fedloom.data.sources.source import Splits
+from fedloom.data.sources.source import Splits, load_splits
 from fedloom.data.views import Views, starts
 from fedloom.flower.logs import log
 from fedloom.flower.status import Stored, Strict
@@ -27,6 +27,7 @@ from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.config.scenario_config import PublicConfig, ScenarioConfig
 
 _SPLITS = ("val", "split")
+_GROUPS = ("group", "shared_groups")
 FEWEST = 4  # clients for a meaningful median: of three, one hostile client would be a third
 
 
@@ -64,7 +65,7 @@ def server_data(config: RunConfig, file: Path) -> Dataset:
     """Return all samples that the server's file names: the global test set."""
     _, splits = _read(config, file)
     train, test = splits.train, splits.test
-    return replace(train, x=torch.cat([train.x, test.x]), y=torch.cat([train.y, test.y]))
+    return replace(train, x=torch.cat([train.x, test.x]), y=torch.cat([train.y, test.y]), group=None)
 
 
 def count_nodes(config: RunConfig) -> int:
@@ -128,15 +129,15 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
     keys = read_yaml(file)
     if not isinstance(keys, dict) or not isinstance(keys.get("source"), str) or keys["source"] == nodes.kind:
         raise ConfigError(f"{file}: need a source with its keys, e.g. `source: csv`, `path: rows.csv`, `label: ill`")
-    for key in keys.keys() & (ScenarioConfig.model_fields.keys() - {"source", *_SPLITS}):
-        raise ConfigError(f"{file}: {key} is no key of a node; use source, its keys, val and split")
+    for key in keys.keys() & (ScenarioConfig.model_fields.keys() - {"source", *_SPLITS, *_GROUPS}):
+        raise ConfigError(f"{file}: {key} is no key of a node; use source, its keys, val, split and group")
     shared = {"val": agreed.val} if agreed.split is None else {"split": agreed.split.model_dump()}
     split = {} if keys.keys() & {*_SPLITS} else shared
     try:
         described = parse({"scenario": {**split, **keys, "partition": "iid", "clients": 1}}).scenario
         source, _ = described.parts()
         paths = {name: file.absolute().parent / value for name, value in source if isinstance(value, Path)}
-        splits = source.model_copy(update=paths).load()
+        splits = load_splits(source.model_copy(update=paths))
         datasets = {"train": splits.train, "test": splits.test}
         notes = [note for name, data in datasets.items() for note in nodes.notes(data, f"{file} ({name})")]
         train, test = (nodes.as_agreed(data, f"{file} ({name})") for name, data in datasets.items())

@@ -91,6 +91,11 @@ class ProtocolTests:
         if without_tests and any(protocol.endswith("/local") for protocol in self.evaluators):
             count = f"{without_tests:,} of {scenario.clients:,}"
             notes.append(f"clients without test samples: {count}; means over clients leave them out")
+        ranked = [name for name in ("auroc", "average_precision") if name in self.config.evaluation.metrics]
+        if ranked and not scenario.remote and any(protocol.endswith("/local") for protocol in self.evaluators):
+            counts = scenario.test.class_counts(scenario.test_set.y.numpy(), scenario.test_set.num_classes)
+            if (defined := int(((counts > 0).sum(1) > 1).sum())) < scenario.clients:
+                notes.append(f"`{ranked[0]}` is defined on {defined:,} of {scenario.clients:,} clients")
         return notes
 
     def rows(self, round_: int) -> list[Row]:

@@ -11,6 +11,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.text import listed
 from fedloom.data import Scenario, describe_input, describe_scenario
+from fedloom.data.leak import leak, leak_sentences
 from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose_engine
 from fedloom.engine.device import device_name, device_note, device_settings
@@ -150,6 +151,8 @@ class _Run(Generic[R]):
         self.method, nets, self.streams = setup.method, setup.nets, setup.streams
         self.worker = setup.worker(config, data)
         model_diagnostics = setup.diagnostics(config, data)
+        self.leak = leak(scenario)
+        model_diagnostics += [Diagnostic("leak", text, 1.0) for text in leak_sentences(self.leak)]
         self.federation = Federation(
             self.method,
             Serial(self.worker),
@@ -318,7 +321,7 @@ class _Run(Generic[R]):
         """Return the content of scenario.json: the samples of each client, and the shape of the input."""
         scenario = self.scenario
         rows = scenario.train.order[:0] if scenario.remote else scenario.train.order  # nodes tell no ranges of theirs
-        record = describe_scenario(scenario) | {"input": describe_input(scenario.train_set, rows)}
+        record = describe_scenario(scenario) | {"leak": self.leak, "input": describe_input(scenario.train_set, rows)}
         return record if self.data is None else record | {data_record.KEY: self.data}
 
     def _note_once(self, diagnostics: Sequence[Diagnostic]) -> None:

@@ -23,6 +23,7 @@ class Domains(Partition):
         array([6, 6, 4, 4])
     """
 
+    deals = "domains"
     clients_per_domain: int = Field(1, ge=1, description="Number of clients that share each domain evenly.")
 
     def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
@@ -77,6 +78,7 @@ class DirichletDomains(Partition):
         array([1])
     """
 
+    deals = "domains"
     alpha: Alpha = Field(
         description="Concentration of the Dirichlet distribution; small values mean strong label skew within a domain.",
         examples=[0.3],

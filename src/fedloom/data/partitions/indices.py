@@ -31,6 +31,7 @@ class IndexLists(Partition):
     """
 
     takes_thinned: ClassVar[bool] = False
+    deals = "rows"
     partition_file: Path = Field(
         description="Path of the JSON file with the index lists of the clients.", examples=["dealt.json"]
     )

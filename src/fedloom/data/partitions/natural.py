@@ -32,6 +32,7 @@ class Natural(Partition):
         array([1, 2])
     """
 
+    deals = "rows"
     owners: Path | None = Field(
         None,
         description="Path of a `.npy` file with the id (number or word) of each training sample; null takes the "

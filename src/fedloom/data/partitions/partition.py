@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -71,6 +71,8 @@ class Partition(BaseModel):
     """The name under which it is registered."""
     takes_thinned: ClassVar[bool] = True
     """Whether it can deal a training set that a skew has thinned."""
+    deals: ClassVar[Literal["groups", "domains", "rows"]] = "groups"
+    """What is kept where samples have groups: whole groups, those of each domain apart, or rows as they are dealt."""
 
     _home = field_validator("*")(expand_if_path)
 

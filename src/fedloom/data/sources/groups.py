@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pydantic.json_schema import SkipJsonSchema
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import MISSING_MARKS, as_string_array
@@ -66,20 +65,13 @@ SharedGroups = Annotated[
         "these groups from the test set or from the training set."
     ),
 ]
-# The keys are those of every scenario, so that each source need not list them.
-SourceGroup = Annotated[Group, SkipJsonSchema()]
-SourceSharedGroups = Annotated[SharedGroups, SkipJsonSchema()]
 
 
 def number_groups(parts: Sequence[ArrayLike], samples: Sequence[int], origin: str) -> list[Indices]:
-    """Return the number of each sample's group, its place among the sorted ids of all parts, for each part.
+    """Return the number of each sample's group for each part: its place among the sorted ids of all parts.
 
-    Args:
-        parts: ids [n] of each part, words or whole numbers.
-        samples: number of samples of each part.
-        origin: name of the set in messages.
-
-    Raises `DataError` for ids of another number than samples, of another kind, and for missing ones.
+    parts: ids [n], words or whole numbers. samples: of each part. Raises `DataError`, with the set as origin, for ids
+    of another length or kind, and for missing ones.
     """
     words = []
     for number, (ids, count) in enumerate(zip(parts, samples, strict=True)):

@@ -118,7 +118,8 @@ class Nodes(Source):
         if tuple(x.shape[1:]) != self.input_shape:
             sample_shape, agreed = list(x.shape[1:]), list(self.input_shape)
             raise DataError(f"{origin}: samples have shape {sample_shape}, those of the federation {agreed}")
-        return Dataset(x, self._labels(data, origin), self.classes, *self._scale(), features=self.features or ())
+        y, features = self._labels(data, origin), self.features or ()
+        return Dataset(x, y, self.classes, *self._scale(), features=features, group=data.group)
 
     def notes(self, data: Dataset, origin: str) -> list[str]:
         """Return sentences on words of `data`'s columns that the federation has not agreed on. Raises as

@@ -19,13 +19,14 @@ from pydantic import (
     field_validator,
     model_serializer,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from fedloom.core.errors import DataError
 from fedloom.core.files import expand_if_path
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
 from fedloom.data.group_split import group_split
-from fedloom.data.sources.groups import GroupPattern, SourceGroup, SourceSharedGroups
+from fedloom.data.sources.groups import Group, GroupPattern, SharedGroups
 
 SOURCES: Registry[type[Source]] = Registry("source", home="fedloom.data.sources")
 
@@ -43,6 +44,7 @@ class Splits:
         own_moments: whether pixels have the moments of the training set. `make_scenario` recomputes them if clients or
             a domain never train.
         notes: one sentence on each kind of data that was left out or looks like a mistake; shown once.
+        suspect: the column of `Dataset.suspect`.
     """
 
     train: Dataset
@@ -51,6 +53,7 @@ class Splits:
     numeric_features: tuple[int, ...] = ()
     own_moments: bool = False
     notes: tuple[str, ...] = ()
+    suspect: str = ""
 
     def __repr__(self) -> str:
         owners = f";\n  {self.owner_count} owners" if self.owner_count else ""
@@ -84,8 +87,9 @@ class Source(BaseModel):
         description="Whether the network may not be used. It only matters for the source `hf`; no other source "
         "uses the network.",
     )
-    group: SourceGroup = None
-    shared_groups: SourceSharedGroups = "refuse"
+    # Keys of every scenario: they are listed there, not with each source.
+    group: SkipJsonSchema[Group] = None
+    shared_groups: SkipJsonSchema[SharedGroups] = "refuse"
 
     _expand_paths = field_validator("*")(expand_if_path)
 

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from fedloom._version import __version__
 from fedloom.core.text import listed, percent
+from fedloom.data.leak import leak_sentences
 from fedloom.results.best_rows import average_ranks
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import all_paired
@@ -122,7 +123,7 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     return markup.render_page(
         title=name,
         verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
-        warnings=[*missed_sentences(groups), *majority_sentences(groups)],
+        warnings=[*_leaks(results), *missed_sentences(groups), *majority_sentences(groups)],
         overview=_facts(groups),
         remarks=remarks[:_REMARKS],
         further_remarks=remarks[_REMARKS:],
@@ -133,6 +134,11 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+
+
+def _leaks(results: Sequence[RunData]) -> list[str]:
+    sentences = [text for result in results for text in leak_sentences(result.scenario.get("leak", {}))]
+    return [f"{text}." for text in dict.fromkeys(sentences)]
 
 
 def _unbroken(sentence: str) -> str:

@@ -24,7 +24,7 @@ _PARTS_OF_SCENARIO = {
     "source": (SOURCES, ScenarioConfig.model_fields["source"].default),
     "partition": (PARTITIONS, ScenarioConfig.model_fields["partition"].default),
 }
-_NOT_WITH_NODES = ("partition", "skews", "attack", "tests", "public", "held_out")
+_NOT_WITH_NODES = ("partition", "skews", "attack", "tests", "public", "held_out", "group")
 _OPTIMIZERS = {"sgd": ("momentum",), "adam": ("betas", "eps")}  # keys that one optimiser alone uses
 KIND_KEYS = ("scenario.source", "scenario.partition", "scenario.attack.name", "scenario.public.source", "model.name")
 """Keys that name a kind, outside lists."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,7 +62,7 @@ class PublicConfig(BaseModel):
 
     def load(self, streams: Streams) -> Dataset:
         """The samples. Raises `ConfigError` if there are fewer than asked for."""
-        data = self.build_source().load().train
+        data = replace(self.build_source().load().train, group=None)  # ids of another source mean other groups
         if self.samples is None:
             return data
         if self.samples > len(data):
@@ -168,6 +169,11 @@ class ScenarioConfig(BaseModel):
     def _attack_by_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
+    @field_validator("group", mode="before")
+    @classmethod
+    def _group_by_pattern(cls, value: Any) -> Any:
+        return built(GroupPattern, value, "scenario.group") if isinstance(value, Mapping) else value
+
     @field_validator("held_out", mode="before")
     @classmethod
     def _held_out_by_id(cls, value: Any) -> Any:
@@ -226,6 +232,7 @@ class ScenarioConfig(BaseModel):
             "attack": self.attack is not None,
             "tests": self.tests != "shares",
             "public": isinstance(self.public, float) and self.public > 0,
+            "group": self.group not in (None, "none"),  # each node's file names that of its own data
         }
         if key := next((name for name, is_so in changed.items() if is_so), None):
             raise ConfigError(
@@ -328,7 +335,7 @@ class ScenarioConfig(BaseModel):
         """Load the source (or take `splits`) and deal it; `seed` None takes the run's."""
         source, partition = self.parts()
         streams = Streams(run_seed if self.seed is None else self.seed)
-        return make_scenario(
+        scenario = make_scenario(
             self.source,
             load_splits(source) if splits is None else splits,
             partition,
@@ -342,3 +349,4 @@ class ScenarioConfig(BaseModel):
             attack=self.build_attack(),
             held_out=self.held_out,
         )
+        return replace(scenario, suspect="none") if self.group == "none" else scenario

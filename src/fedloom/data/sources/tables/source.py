@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field, field_validator
 
 from fedloom.core.errors import DataError, suggest_name
@@ -20,6 +21,8 @@ from fedloom.data.sources.tables import columns as cells
 from fedloom.data.sources.tables import encoding, words
 from fedloom.data.sources.tables.columns import CellFormat, Column
 from fedloom.data.sources.tables.table_files import NO_HEADER, TableFile, looks_like_a_row
+
+_SUSPECT = "\0suspect"  # no column of a file has this name
 
 
 class TableSource(Source):
@@ -83,6 +86,7 @@ class TableSource(Source):
         files = self.tables()
         paths, origin = [file.path for file in files], str(files[0].path)
         names = self._features(files[0])
+        suspect = ""  # PLACE: the audit's `group_column`, where `group` is None and all files have that column
         notes = files[0].notes(files[0].columns.keys() - {*names, *self.apart})
         notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
         tables: list[dict[str, Column]] = []
@@ -94,6 +98,9 @@ class TableSource(Source):
                 decimal = self.cell_format.decimal
                 notes += words.grouped_digits(features, partial(self.texts, file), decimal, str(file.path))
             about_words = self._check(columns, file.path)
+            if suspect:
+                texts = self.texts(file, [suspect])[suspect]
+                columns = columns | {_SUSPECT: replace(texts, words=(*(texts.words or ()), ""), missing=None)}
             complete, left_out = self._complete(columns, file)
             tables.append(complete)
             notes += left_out + (about_words if file is files[0] else [])
@@ -110,12 +117,17 @@ class TableSource(Source):
             held = [table.pop(str(self.group_column)).labels() for table in tables]
         if self.group not in (None, "none"):
             group = [*groups.number_groups(held, [*map(len, held)], origin)]
+        suspected = [table.pop(_SUSPECT).labels() for table in tables] if suspect else []
         notes += words.suspicious_features(tables[0], ids[0], owner_of_row[0], origin)
         # Until the vocabulary is known, x holds row numbers: only training rows may say which words there are.
         arrays = zip(ids, owner_of_row, group, strict=True)
-        parts = [ParsedSamples(np.arange(len(y)), y, *ids_of_row) for y, *ids_of_row in arrays]
+        parts = [ParsedSamples(np.arange(len(y)), y, owner, of) for y, owner, of in arrays]
         if len(parts) == 1:
             parts, tables = held_out(parts[0], self.test_share, len(classes), bool(owners), origin), tables * 2
+        if suspect:
+            ids_of_rows = [of[part.x] for of, part in zip(suspected * 2, parts, strict=False)]
+            codes = np.unique(np.concatenate(ids_of_rows), return_inverse=True)[1]
+            suspects = [*map(torch.from_numpy, np.split(codes, [len(parts[0].x)]))]
         vocabulary = encoding.vocabulary(tables[0], parts[0].x, origin)
         for number, (table, path) in enumerate(zip(tables, [paths[0], paths[-1]], strict=True)):
             rows, is_other = parts[number].x, path != paths[0]
@@ -132,8 +144,9 @@ class TableSource(Source):
         titles = tuple(f"{name}={word}" if word else name for name, word in pairs)
         return replace(
             splits,
-            train=replace(splits.train, features=titles),
-            test=replace(splits.test, features=titles),
+            train=replace(splits.train, features=titles, suspect=suspects[0] if suspect else None),
+            test=replace(splits.test, features=titles, suspect=suspects[1] if suspect else None),
+            suspect=suspect,
             domains_are_owners=bool(owners),
             numeric_features=tuple(position for position, (_, word) in enumerate(pairs) if not word),
         )
