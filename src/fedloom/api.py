@@ -197,7 +197,7 @@ def inspect(scenario: str | ScenarioConfig | Scenario | Any, seed: int = 0) -> I
     from fedloom.results.report.holdings_table import Inspection
 
     dealt = _dealt(scenario, seed)
-    return Inspection(describe_scenario(dealt) | {"leak": leak(dealt, pictures=True)})
+    return Inspection(describe_scenario(dealt) | {"leak": leak(dealt)})
 
 
 def read(folder: Path | str, allow_mixed: bool = False) -> Result | Comparison:

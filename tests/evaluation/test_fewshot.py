@@ -165,8 +165,8 @@ def test_the_figure_is_that_of_the_servers_features_on_the_seeds_episodes(monkey
 
     drawn = []
 
-    def noting(labels, shape, rng):
-        drawn.append((labels, shape, episodes(labels, shape, rng)))
+    def noting(labels, shape, rng, groups):
+        drawn.append((labels, shape, episodes(labels, shape, rng, groups)))
         return drawn[-1][2]
 
     monkeypatch.setattr(fewshot, "episodes", noting)

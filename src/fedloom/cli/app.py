@@ -200,7 +200,7 @@ def inspect(
         check_picture(out)
     parsed = shared.parse_config(config, overrides, seed=seed)
     scenario = parsed.scenario.build(parsed.seed)
-    picture = describe_scenario(scenario) | {"leak": leak(scenario, pictures=True)}
+    picture = describe_scenario(scenario) | {"leak": leak(scenario)}
     if out is not None:
         save_holdings(picture, out)
     if as_json:

@@ -295,7 +295,7 @@ def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.ra
                 f"partition indices: the file's test lists are of {dealt.test_rows}, scenario.split.pool = "
                 f"'{split.pool}' takes them from {split.rows}"
             )
-        split_views = dealt.train, dealt.val, dealt.test
+        split_views: Sequence[Views] = (dealt.train, dealt.val, dealt.test)
     else:
         views = dealt.train
         if split.pool == "all":

@@ -43,7 +43,8 @@ def group_split(
 def split_groups(
     views: Views, data: Dataset, shares: Sequence[float], rng: np.random.Generator, reached: Sequence[int] = (0, -1)
 ) -> list[Views] | None:
-    """Split the samples of all clients as `group_split` does; return the views of each part. None without groups."""
+    """Split the views of all clients into samples of `data` as `group_split` does (shares, rng, reached); return those
+    of each part, or None for data without groups."""
     if data.group is None:
         return None
     groups, labels = (of.numpy()[views.order] for of in (data.group, data.y))

@@ -111,9 +111,9 @@ def _part_groups(
     for _ in range(_TRIES):
         supports = rng.random(len(ids)) < shape.shots / (shape.shots + shape.queries)
         sides = [(of[supports[np.searchsorted(ids, groups[of])]], of) for of in rows]
-        drawn = [(rng.permutation(own)[: shape.shots], rng.permutation(np.setdiff1d(of, own))) for own, of in sides]
-        if all(len(own) == shape.shots and len(others) >= shape.queries for own, others in drawn):
-            episode[:] = [np.concatenate([own, others[: shape.queries]]) for own, others in drawn]
+        drawn = [(rng.permutation(side)[: shape.shots], rng.permutation(np.setdiff1d(of, side))) for side, of in sides]
+        if all(len(support) == shape.shots and len(query) >= shape.queries for support, query in drawn):
+            episode[:] = [np.concatenate([support, query[: shape.queries]]) for support, query in drawn]
             return
     raise DataError(
         f"few-shot episodes: {len(ids)} test groups of {len(rows)} classes cannot give {shape.shots} shots and "

@@ -321,7 +321,8 @@ class _Run(Generic[R]):
         """Return the content of scenario.json: the samples of each client, and the shape of the input."""
         scenario = self.scenario
         rows = scenario.train.order[:0] if scenario.remote else scenario.train.order  # nodes tell no ranges of theirs
-        record = describe_scenario(scenario) | {"leak": self.leak, "input": describe_input(scenario.train_set, rows)}
+        record = describe_scenario(scenario) | {"input": describe_input(scenario.train_set, rows)}
+        record |= {"leak": self.leak} if self.leak else {}
         return record if self.data is None else record | {data_record.KEY: self.data}
 
     def _note_once(self, diagnostics: Sequence[Diagnostic]) -> None:

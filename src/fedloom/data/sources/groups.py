@@ -67,6 +67,19 @@ SharedGroups = Annotated[
 ]
 
 
+_NUMBERED = re.compile(r"(.*?\d+)\D+\d+\.\w+")
+
+
+def file_name_notes(train: Sequence[str], test: Sequence[str], origin: str) -> tuple[str, ...]:
+    """Return a note if both parts of a set hold numbered files of one name, such as patient003_slice2.png."""
+    names = [[match[1] for path in part if (match := _NUMBERED.fullmatch(path))] for part in (train, test)]
+    count, shared = len(names[0]) + len(names[1]), {*names[0]} & {*names[1]}
+    if not shared or count < 0.95 * (len(train) + len(test)) or not 10 <= len({*names[0], *names[1]}) <= count / 1.5:
+        return ()
+    text = f"{len(shared):,} of {len({*names[1]}):,} names of test files, such as '{min(shared)}', are in training"
+    return (f"{origin}: {text}; if a name is one person, say `group: {{pattern: REGEX}}`, else `group: none`",)
+
+
 def number_groups(parts: Sequence[ArrayLike], samples: Sequence[int], origin: str) -> list[Indices]:
     """Return the number of each sample's group for each part: its place among the sorted ids of all parts.
 

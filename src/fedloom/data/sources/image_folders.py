@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,7 +13,7 @@ from fedloom.data.sources import class_folders
 from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.class_folders import LabelledFiles
 from fedloom.data.sources.files import Files, open_files
-from fedloom.data.sources.groups import GroupPattern, number_groups
+from fedloom.data.sources.groups import GroupPattern, file_name_notes, number_groups
 from fedloom.data.sources.npz import PublishedImages, channels_first, read_npz
 from fedloom.data.sources.pixels import WHITE, decode_into, resized
 from fedloom.data.sources.source import first_rows, source, stratified_split
@@ -51,7 +51,7 @@ def parse_class_folders(
     *,
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
-    group: GroupPattern | None = None,
+    group: GroupPattern | str | None = None,
 ) -> ParsedSplits:
     """Make a set from class folders of files, see `find_class_folders` (also for `classes`) and `decode_parts` (size,
     channels). The training set is shuffled: its first samples are a fair sample of the whole. Without a test part, that
@@ -61,9 +61,9 @@ def parse_class_folders(
     rng = np.random.default_rng(0)
     pictures = [part for part in (listed.train, listed.test) if part is not None]
     groups: list[np.ndarray | None] = [None, None]
-    if group is not None:
-        roots = zip(pictures, (listed.roots[0], listed.roots[-1]), strict=False)
-        paths = [[name[len(root) :].partition("/")[2] for name, _ in part] for part, root in roots]
+    roots = zip(pictures, (listed.roots[0], listed.roots[-1]), strict=False)
+    paths = [[name[len(root) :].partition("/")[2] for name, _ in part] for part, root in roots]
+    if isinstance(group, GroupPattern):
         ids = [group.ids(part, origin) for part in paths]
         groups = [*number_groups(ids, [*map(len, ids)], origin)]
     if listed.test is not None:
@@ -71,7 +71,7 @@ def parse_class_folders(
     else:
         labels = np.array([label for _, label in listed.train])
         rows = stratified_split(labels, test_share, rng, origin, groups[0])
-        pictures, groups = pictures * 2, groups[:1] * 2
+        pictures, paths, groups = pictures * 2, paths * 2, groups[:1] * 2
     train, test = ([part[row] for row in chosen] for part, chosen in zip(pictures, rows, strict=True))
     parsed = decode_parts(files, train, test, listed.classes, size, channels, allocate)
     samples = zip((parsed.train, parsed.test), groups, rows, strict=True)
@@ -80,6 +80,9 @@ def parse_class_folders(
     about_classes = class_folders.missing_classes(train, test, listed.classes)
     if classes is None:
         about_classes += class_folders.class_name_notes(train, test, listed.classes, origin)
+    if group is None and classes is None:
+        shown = [[part[row] for row in chosen] for part, chosen in zip(paths, rows, strict=True)]
+        about_classes += file_name_notes(shown[0], shown[1], origin)
     return replace(parsed.with_notes(*listed.notes, *files.notes(), *about_classes), has_class_notes=True)
 
 
@@ -111,8 +114,8 @@ class ImageFolder(ImageSource):
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         files = open_files(self.path)
-        group = self.group if isinstance(self.group, GroupPattern) else None
-        return parse_class_folders(files, self.size, self.channels, allocate, test_share=self.test_share, group=group)
+        keys: dict[str, Any] = {"test_share": self.test_share, "group": self.group}
+        return parse_class_folders(files, self.size, self.channels, allocate, **keys)
 
 
 _ANNOTATIONS = "val/val_annotations.txt"

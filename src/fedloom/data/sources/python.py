@@ -9,7 +9,6 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
-from fedloom.data.group_split import group_split
 from fedloom.data.labels import as_string_array, class_ids, missing_marks, sorted_words
 from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Normalise, ParsedSamples
@@ -110,8 +109,8 @@ def from_arrays(
     if owners is not None:
         where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
         _refuse_missing_owners(where, domains, origin)
-    given = [as_array(of, origin) for of in (groups, groups_test) if of is not None]
-    numbers = number_groups(given, [*map(len, y)], origin) if given else [None, None]
+    group_ids = [as_array(of, origin) for of in (groups, groups_test) if of is not None]
+    numbers = number_groups(group_ids, [*map(len, y)], origin) if group_ids else [None, None]
     parts = [ParsedSamples(*split_arrays) for split_arrays in zip(x, ids, where, numbers, strict=False)]
     part_origins = (origin, origin) if len(parts) == 1 else None
     if len(parts) == 1:
@@ -241,8 +240,7 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
         pairs = np.unique(np.stack([whole.domain, whole.group]), axis=1)
         # Where each owner is one group, as of persons, whole owners are held out.
         owners = whole.domain if np.bincount(pairs[0]).max() > 1 else None
-        is_test = group_split(whole.group, whole.y, (1 - share, share), rng, owners) == 1
-        rows = rng.permutation(np.flatnonzero(~is_test)), rng.permutation(np.flatnonzero(is_test))
+        rows = stratified_split(whole.y, share, rng, origin, whole.group, owners)
     elif owned and whole.domain is not None:
         views = Views.from_owners(whole.domain, int(whole.domain.max(initial=0)) + 1)
         training, _, test = split_three(views, whole.y, classes, 0.0, share, rng)

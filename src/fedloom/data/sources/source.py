@@ -155,7 +155,7 @@ def grouped(splits: Splits, source: Source) -> Splits:
         shown = f"{{pattern: {key.pattern}}}" if isinstance(key, GroupPattern) else key
         raise DataError(
             f"scenario.group = {shown}: source {source.kind} has no such groups; tables and hf take a column, "
-            "image-folder takes a pattern, .npz files hold arrays group_train and group_test"
+            "image-folder a pattern, .npz files hold group_train and group_test, and Python data come with groups="
         )
     return without_shared_groups(splits, source.shared_groups)
 
@@ -179,7 +179,7 @@ def without_shared_groups(splits: Splits, rule: str) -> Splits:
     if not count:
         return splits
     of_all = f"{count:,} of {len(np.unique(groups[1].numpy())):,} groups of the test set are in the training set too"
-    if rule == "refuse":
+    if rule not in ("drop_test", "drop_train"):
         raise DataError(
             f"{of_all} ({rows[1]:,} test rows, {rows[0]:,} training rows); scenario.shared_groups: drop_test or "
             "drop_train leaves their rows out of that set"
@@ -189,8 +189,8 @@ def without_shared_groups(splits: Splits, rule: str) -> Splits:
     if not keep.any():
         raise DataError(f"{of_all}: shared_groups = '{rule}' leaves no row in the {name} set; take the other rule")
     note = f"{of_all}; their {rows[number]:,} of {len(part):,} rows were left out of the {name} set ({rule})"
-    left: Any = {name: part.take(torch.nonzero(keep)[:, 0])}
-    return replace(splits, notes=(*splits.notes, note), **left)
+    shorter: Any = {name: part.take(torch.nonzero(keep)[:, 0])}
+    return replace(splits, notes=(*splits.notes, note), **shorter)
 
 
 Rows = TypeVar("Rows", np.ndarray, list[tuple[str, int]])
@@ -204,15 +204,21 @@ def first_rows(rows: Rows, count: int | None, domain: str) -> Rows:
 
 
 def stratified_split(
-    labels: np.ndarray, share: float, rng: np.random.Generator, origin: str, groups: np.ndarray | None = None
+    labels: np.ndarray,
+    share: float,
+    rng: np.random.Generator,
+    origin: str,
+    groups: np.ndarray | None = None,
+    owners: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the row numbers of a training and a test part, shuffled: ceil(share * n) rows are test, of each class its
-    share, rounded by largest remainder; with groups [n], about so many, and whole groups. labels: [n], integers. Raises
-    `DataError`, with the set as origin, if a part is empty."""
+    share, rounded by largest remainder; with groups [n], about so many of each class (and owner [n]), and whole
+    groups. labels: [n], integers. Raises `DataError`, with the set as origin, if a part is empty."""
     if groups is not None:
-        if len(np.unique(groups)) < 2:
-            raise DataError(f"{origin}: all {len(labels):,} rows are of one group; need two to hold one out for tests")
-        is_test = group_split(groups, labels, (1 - share, share), rng) == 1
+        is_test = group_split(groups, labels, (1 - share, share), rng, owners) == 1
+        if not is_test.any():
+            count = len(np.unique(groups))
+            raise DataError(f"{origin}: no group can be held out for tests ({count:,} in all): need two of some class")
         return rng.permutation(np.flatnonzero(~is_test)), rng.permutation(np.flatnonzero(is_test))
     present, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
     # The small number keeps a product such as 0.07 * 100 from being rounded up by its last digit.

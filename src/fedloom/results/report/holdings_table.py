@@ -60,15 +60,11 @@ def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: 
         console.print(f"  {picture['empty_clients']} clients hold nothing")
     measured = picture.get("leak", {})
     if "groups" in measured and "column" not in measured:
-        console.print(
-            f"  {measured['groups']:,} groups in the test set, {measured['groups_seen']:,} of them in training"
-        )
-    if measured.get("equal") or measured.get("alike"):
-        twins = f"{measured['equal']:,} equal a training sample ({measured['relabelled']:,} under another label)"
-        alike = f", {measured['alike']:,} of {measured['compared']:,} look like one" if "alike" in measured else ""
-        console.print(f"  of {measured['test_rows']:,} test samples {twins}{alike}", soft_wrap=True)
+        console.print(f"  {measured['groups']:,} test groups, {measured['groups_seen']:,} of them in training")
+    if measured.get("relabelled"):
+        console.print(f"  {measured['relabelled']:,} test samples equal a training sample of another label")
     for sentence in leak_sentences(measured):
-        console.print(f"  [yellow]{escape(sentence)}[/]", soft_wrap=True)
+        console.print(f"  [yellow]{escape(sentence)}[/]")
     for note in picture.get("notes", ()):
         console.print(f"  [yellow]note:[/] {escape(note)}", soft_wrap=True)
 

@@ -21,7 +21,7 @@ from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.groups import Group, GroupPattern, SharedGroups
 from fedloom.data.sources.nodes import Nodes
-from fedloom.data.sources.source import Source, Splits, load_splits
+from fedloom.data.sources.source import Source, Splits, grouped, load_splits
 from fedloom.runs.config.keys import build_named, built
 
 _SECTION = "scenario.public"
@@ -337,7 +337,7 @@ class ScenarioConfig(BaseModel):
         streams = Streams(run_seed if self.seed is None else self.seed)
         scenario = make_scenario(
             self.source,
-            load_splits(source) if splits is None else splits,
+            grouped(source.load() if splits is None else splits, source),
             partition,
             clients=self.clients,
             val=self.val,
