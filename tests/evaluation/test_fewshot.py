@@ -34,6 +34,19 @@ def as_it_is(x):
     return x
 
 
+@pytest.mark.parametrize("shots", [1, 3])
+def test_no_group_is_in_the_support_and_the_queries_of_an_episode(shots):
+    groups, labels = torch.arange(40).repeat_interleave(4), torch.arange(160) % 4
+    shape = EpisodeShape(ways=3, shots=shots, queries=5, episodes=20)
+    drawn = episodes(labels, shape, generator(), groups)
+    for support, query in zip(drawn.support, drawn.query, strict=True):
+        assert not np.intersect1d(groups[support], groups[query]).size
+        assert torch.equal(labels[support][:, :1].expand(-1, 5), labels[query])
+        assert len(torch.unique(torch.cat([support, query], 1))) == 3 * (shots + 5)
+    with pytest.raises(DataError, match="1 test groups of 3 classes cannot give 1 shots and 5 queries"):
+        episodes(labels, EpisodeShape(3, 1, 5, 2), generator(), groups // 40)
+
+
 # -- drawing -----------------------------------------------------------------------------------------------------------
 LABELS = torch.tensor(np.random.default_rng(2).permutation(np.repeat([0, 1, 3, 4, 7, 8, 9], [9, 6, 30, 7, 8, 6, 12])))
 

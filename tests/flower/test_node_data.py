@@ -18,6 +18,7 @@ from fedloom.flower.node_data import node_file, node_scenario, server_file
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
 from fedloom.flower.wire import JoinReply, Message, Request, read
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.config.sections import EvaluationConfig
 from fedloom.runs.run import run
 from flower_world import DEALT, Faulty, Notes, config_of, forged
@@ -235,6 +236,28 @@ def test_data_that_cannot_be_used_are_one_line(bad, written, tmp_path):
         node_scenario(own, tmp_path / "node-000001.yaml", 1)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_node_keeps_its_groups_whole_and_names_a_column_that_is_missing(tmp_path):
+    ids = np.repeat(np.arange(40), 5)
+    lines = [f"p{person},{'no' if person % 2 else 'yes'},{row}" for row, person in enumerate(ids)]
+    (tmp_path / "rows.csv").write_text("\n".join(["person,ill,age", *lines]))
+    own = parse({"method": "fedavg", "model": "mlp", "scenario": {"source": "nodes", "clients": 2, **AGREED}})
+    keys = "source: csv\npath: rows.csv\nlabel: ill\nsplit: {train: 0.6, val: 0.2, test: 0.2}\n"
+    (tmp_path / "node.yaml").write_text(f"{keys}group: person\n")
+    scenario = node_scenario(own, tmp_path / "node.yaml", 1)
+    groups = scenario.train_set.group.numpy()
+    parts = [groups[scenario.train.order], groups[scenario.val.order], scenario.test_set.group.numpy()]
+    assert all(len(part) for part in parts)
+    assert sum(len(np.unique(part)) for part in parts) == len(np.unique(np.concatenate(parts)))
+    (tmp_path / "node.yaml").write_text(f"{keys}group: pid\n")
+    with pytest.raises(DataError, match=r"rows\.csv: group = 'pid' is no column"):
+        node_scenario(own, tmp_path / "node.yaml", 1)
+    with pytest.raises(ConfigError, match=r"scenario\.group: with source nodes"):
+        parse({"scenario": {"source": "nodes", "clients": 2, **AGREED, "group": "person"}})
+
+
+AGREED = {"classes": ["no", "yes"], "features": ["age"]}
 
 
 def served(own, folder, callbacks=()):

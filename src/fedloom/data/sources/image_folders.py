@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -114,8 +114,8 @@ class ImageFolder(ImageSource):
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         files = open_files(self.path)
-        keys: dict[str, Any] = {"test_share": self.test_share, "group": self.group}
-        return parse_class_folders(files, self.size, self.channels, allocate, **keys)
+        share, group = self.test_share, self.group
+        return parse_class_folders(files, self.size, self.channels, allocate, test_share=share, group=group)
 
 
 _ANNOTATIONS = "val/val_annotations.txt"

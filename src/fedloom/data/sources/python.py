@@ -16,14 +16,7 @@ from fedloom.data.sources.groups import SharedGroups, number_groups
 from fedloom.data.sources.hf import from_huggingface
 from fedloom.data.sources.npz import ArrayLike, as_array, channels_first, index_notes, layout_notes
 from fedloom.data.sources.pixels import WHITE, PictureNotes
-from fedloom.data.sources.source import (
-    Source,
-    Splits,
-    configure_source,
-    source,
-    stratified_split,
-    without_shared_groups,
-)
+from fedloom.data.sources.source import Source, Splits, configure_source, drop_shared, source, stratified_split
 from fedloom.data.views import Views, split_three
 
 
@@ -127,7 +120,7 @@ def from_arrays(
     scaling = configure_source(cached.ImageSource, normalise=normalise)
     scaled = scaling.normalised(splits, cached.training_moments(splits.train))
     scaled = replace(scaled, domains_are_owners=owners is not None, numeric_features=measured)
-    return without_shared_groups(scaled, shared_groups)
+    return drop_shared(scaled, shared_groups)
 
 
 def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:

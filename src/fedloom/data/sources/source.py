@@ -157,7 +157,7 @@ def grouped(splits: Splits, source: Source) -> Splits:
             f"scenario.group = {shown}: source {source.kind} has no such groups; tables and hf take a column, "
             "image-folder a pattern, .npz files hold group_train and group_test, and Python data come with groups="
         )
-    return without_shared_groups(splits, source.shared_groups)
+    return drop_shared(splits, source.shared_groups)
 
 
 def _grouped_by_owner(splits: Splits, kind: str) -> Splits:
@@ -169,7 +169,7 @@ def _grouped_by_owner(splits: Splits, kind: str) -> Splits:
     return replace(splits, train=train, test=test)
 
 
-def without_shared_groups(splits: Splits, rule: str) -> Splits:
+def drop_shared(splits: Splits, rule: str) -> Splits:
     """Return splits whose parts have no group in common. Raises `DataError`, with counts, if the rule is "refuse"."""
     groups = [part.group for part in (splits.train, splits.test)]
     if groups[0] is None or groups[1] is None:

@@ -195,9 +195,7 @@ class TableSource(Source):
         counts = Counter(chosen)
         wrong = next((name for name in chosen if name in {*apart, *self.drop} or counts[name] > 1), None)
         if wrong is not None:
-            raise DataError(
-                f"{file.path}: features name '{wrong}' twice, or as the label or owner or group; use it once"
-            )
+            raise DataError(f"{file.path}: features name '{wrong}' twice, or as the label or owner/group; name it once")
         if not chosen:
             raise DataError(f"{file.path}: no column to learn from except {' and '.join(apart)}")
         return chosen
@@ -242,11 +240,8 @@ class TableSource(Source):
             if first[name].words is None and name not in apart:
                 first[name].as_numbers(files[0].path)  # refuses infinite ones
             first[name] = first[name].as_words()
-        tables = [
-            first,
-            *(table | self._like_first(file, first) for file, table in zip(files[1:], others, strict=True)),
-        ]
-        return [table | ids for table, ids in zip(tables, as_written, strict=True)]
+        later = (table | self._like_first(file, first) for file, table in zip(files[1:], others, strict=True))
+        return [table | ids for table, ids in zip([first, *later], as_written, strict=True)]
 
     def _like_first(self, file: TableFile, first: Mapping[str, Column]) -> dict[str, Column]:
         """Return the columns of another file that are words in the first one, even if all look like numbers here."""

@@ -1,0 +1,42 @@
+"""What a run says where rows of one person may stand in training and test data, and where a metric is undefined."""
+
+import numpy as np
+import pytest
+
+import fedloom as fl
+from fedloom.data import from_arrays
+from fedloom.results.report.page import page
+from fedloom.runs.config.run_config import parse
+from fedloom.runs.run import run
+from flower_world import Notes
+
+IDS = np.repeat(np.arange(60), 5)
+
+
+def persons(**keys):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 8))[IDS] + 0.05 * rng.normal(size=(300, 8))
+    return from_arrays(x, np.tile([0, 1], 30)[IDS], **keys)
+
+
+def test_near_duplicates_are_in_the_result_and_at_the_head_of_the_report():
+    result = fl.run(method="fedavg", scenario=fl.scenario(persons(), clients=3), rounds=1)
+    sentence = "60 of 60 test samples nearly equal a training sample"
+    assert [note for note in result.numbers["degenerate"] if note.startswith(sentence)]
+    assert result.scenario["leak"]["near"] == 60
+    assert sentence in page([result]).partition("Results")[0]
+
+
+@pytest.mark.parametrize("keys", [{"groups": IDS}, {}])
+def test_a_key_silences_the_alarm(keys):
+    scenario = fl.scenario(persons(**keys), clients=3, **({} if keys else {"group": "none"}))
+    result = fl.run(method="fedavg", scenario=scenario, rounds=1)
+    assert not [note for note in result.numbers["degenerate"] if "training" in note]
+
+
+def test_a_run_says_on_how_many_clients_a_rank_metric_is_defined():
+    notes = Notes()
+    evaluation = {"protocol": "global/local", "metrics": ["auroc"]}
+    scenario = {"source": "digits", "partition": "classes", "classes_per_client": 1, "clients": 10}
+    run(parse({"method": "fedavg", "rounds": 1, "scenario": scenario, "evaluation": evaluation}), callbacks=[notes])
+    assert "`auroc` is defined on 0 of 10 clients" in notes.texts
