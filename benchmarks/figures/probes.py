@@ -22,9 +22,7 @@ from fedloom.data.views import Views
 from fedloom.engine import PASS_BATCH
 from fedloom.methods.parts.consistency import class_relations, inconsistency
 from fedloom.nets.net import Net
-from fedloom.runs.export.modules import config_of
-from fedloom.runs.export.run_at_checkpoint import Memory
-from fedloom.runs.export.trained import of_result
+from fedloom.runs.export.trained import of_result, open_result
 from fedloom.runs.storage.run_data import RunData
 
 Rows = list[dict[str, Any]]
@@ -211,8 +209,7 @@ def filter_normalised(weights: Tree) -> Tree:
 # -- the run's model and data ------------------------------------------------------------------------------------------
 def scenario_of(result: RunData) -> Scenario:
     """Return the data of a run, built again if they are not in memory."""
-    memory = result.memory or Memory(config_of(result.config, None))
-    return memory.scenario or memory.config.scenario.build(memory.config.seed)
+    return open_result(result, "last").scenario
 
 
 def _models(result: RunData, scenario: Scenario) -> Iterator[tuple[int | None, nn.Module]]:

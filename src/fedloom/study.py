@@ -162,6 +162,10 @@ class Study:
         """
         return self._comparison(self._outcome(), allow_mixed)
 
+    def evaluate(self, allow_mixed: bool = False, **options: Any) -> Comparison:
+        """Test all finished cells again, as `Result.evaluate` does; cells that were tested so are not tested again."""
+        return self.results(allow_mixed).evaluate(**options)
+
     def __repr__(self) -> str:
         cells = self.cells
         return f"Study({counted(len(cells), 'cell')}, such as {cells[0]!r}, in {self.folder})"

@@ -84,7 +84,7 @@ def demo(
                 f"Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed {first_seed}:"
             )
             print_holdings(console_of(False), describe_scenario(configs[0].scenario.build(first_seed)))
-        comparisons.run_comparison(configs, out, "fresh", jobs, as_json, quiet)
+        comparisons.run_comparison(configs, out, True, jobs, as_json, quiet)
 
 
 def run(

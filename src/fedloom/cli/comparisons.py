@@ -58,6 +58,7 @@ def compare(
     seed: shared.Seed = None,
     rounds: shared.Rounds = None,
     jobs: shared.Jobs = None,
+    evaluation: shared.EvaluationName = "",
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -71,40 +72,49 @@ def compare(
     configs = make(config_keys, names, seeds)
     shared.note_unused_options(overrides, {config.method for config in configs})
     folder = out or Path("runs") / f"compare-{config.stem}"
-    run_comparison(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet)
+    run_comparison(configs, folder, fresh, jobs, as_json, quiet, evaluation)
 
 
 def run_comparison(
-    configs: Sequence[RunConfig], out: Path, existing: Existing, jobs: int | None, as_json: bool, quiet: bool
+    configs: Sequence[RunConfig], out: Path, fresh: bool, jobs: int | None, as_json: bool, quiet: bool, tests: str = ""
 ) -> None:
-    """Run all `configs`, at most `jobs` at a time, print their table, and write the report to the folder `out`."""
+    """Run `configs`, `jobs` at a time, print their table (of the evaluation `tests`), and write the report to `out`."""
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
+    from fedloom.runs.storage.run_data import evaluated
     from fedloom.runs.studies.live_progress import ProgressDisplay
     from fedloom.runs.studies.run_study import compare as compare_runs
 
     with shared.output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
         # Before the runs: otherwise a page that cannot be written would fail after hours of training.
         check_place(out / "report.html")
+        existing: Existing = "fresh" if fresh else "resume"
         done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
+    if tests:
+        tested, without = evaluated(done.results, tests)
+        done = Comparison(tested)
+        say_left_out(without)
     page = write_report(done.results, out / "report.html")
     if as_json:
         shared.print_json({"table": done.rows(), "verdict": done.verdict(), "report": str(page)})
     else:
-        show_comparison(done, page)
+        show_comparison(done, f"report: {page}")
 
 
-def show_comparison(done: Comparison, page: Path) -> None:
-    """Print the table of finished runs, the verdict, notes, tuned options, and the path of the report."""
+def show_comparison(done: Comparison, last_line: str) -> None:
+    """Print the tables of finished runs, the verdict, notes, tuned options, and a line such as the report's path."""
     from fedloom.cli.terminal import print_comparison
+    from fedloom.results.result import group_table
     from fedloom.results.unseen_tables import LEFT_OUT_CAPTION, NEWCOMERS_CAPTION
 
     print_comparison(console_of(False), done.rows())
     console_of(False).print(done.verdict(), soft_wrap=True)
-    for caption, text in ((LEFT_OUT_CAPTION, done.domain_table()), (NEWCOMERS_CAPTION, done.newcomer_table())):
+    unseen = ((LEFT_OUT_CAPTION, done.domain_table()), (NEWCOMERS_CAPTION, done.newcomer_table()))
+    groups = group_table(done.results)
+    for caption, text in (*unseen, (groups.caption, groups.rows and groups.formatted("markdown"))):
         if text:
             shared.print_lines(f"\n{caption}\n{text}\n")
-    shared.print_lines(*done.not_offered(), *done.same_runs(), *done.tuned(), f"\nreport: {page}")
+    shared.print_lines(*done.not_offered(), *done.same_runs(), *done.tuned(), f"\n{last_line}")
 
 
 def study(
@@ -190,7 +200,7 @@ def run_and_report(
         shared.print_json(counts_by_outcome | {"table": done.rows(), "report": None if page is None else str(page)})
     else:
         if page is not None and done.results:
-            show_comparison(done, page)
+            show_comparison(done, f"report: {page}")
         shared.print_lines(f"{len(ended.done)} done, {len(ended.failed)} failed, {len(ended.remaining)} left")
     names_by_reason: dict[str, list[str]] = {}  # all seeds of a method often fail for the same reason
     for name, why in ended.failed.items():
@@ -230,6 +240,7 @@ def _show_plan(
 def report(
     runs: shared.Runs,
     out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the first folder.")] = None,
+    evaluation: shared.EvaluationName = "",
     allow_mixed: shared.AllowMixed = False,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -242,7 +253,7 @@ def report(
 
     if out is not None:
         check_place(out)
-    collected = collect(runs, allow_mixed)
+    collected = collect(runs, allow_mixed, evaluation)
     done = Comparison(collected.results)
     parts = sections_of_studies(_studies(runs, collected.results, allow_mixed))
     parts += diagnosis_sections(result.folder for result in done.results if result.folder is not None)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from fedloom.cli.shared import AsJson, echo, say
+from fedloom.cli.shared import AsJson, echo, print_json, say
 from fedloom.core.errors import ConfigError
-from fedloom.core.text import number_text, value_text, with_unit
+from fedloom.core.text import counted, number_text, value_text, with_unit
 
 if TYPE_CHECKING:
     from fedloom.runs.export.trained import Trained
-    from fedloom.runs.storage.log import RoundSelection
+    from fedloom.runs.storage.log import At
 
 Run = Annotated[Path, typer.Argument(help="A run folder, or an exported .safetensors.")]
 Client = Annotated[int | None, typer.Option(help="Use this client's personal model; by default the server's.")]
-Round = Annotated[str, typer.Option("--at", help="last, or best_val: the best round on validation data.")]
+Round = Annotated[str, typer.Option("--at", help="last, best_val (on validation data) or the number of a round.")]
 UserModel = Annotated[
     str | None,
     typer.Option("--model", help="Your model, if the run was given one in Python: FILE.py:NAME or MODULE:NAME."),
@@ -97,22 +97,32 @@ def predict(
 
 
 def evaluate(
-    run: Run,
-    data: Annotated[Path, typer.Argument(help="A folder with one folder per class, or .npz, .csv, .parquet.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, a study or comparison, or an exported .safetensors.")],
+    data: Annotated[Path | None, typer.Argument(help="A folder of class folders, .npz, .csv or .parquet.")] = None,
+    protocol: Annotated[list[str] | None, typer.Option(help="A protocol, as personal/local; may be repeated.")] = None,
+    newcomers: Annotated[str | None, typer.Option(help="Test held-out clients: true, or '{shots: [1, 5]}'.")] = None,
+    by: Annotated[str | None, typer.Option(help="Also print values by owner, or by a column of a table.")] = None,
     client: Client = None,
-    selection: Round = "last",
+    selection: Round = "",
     label: Annotated[str | None, typer.Option(help="The column with the labels, for a table.")] = None,
     model: UserModel = None,
     metric: Annotated[list[str] | None, typer.Option(help="A metric; may be repeated. By default all.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test a trained model on new labelled data, with all metrics."""
+    """Test finished runs again, in other protocols, without training; or a trained model on new labelled data."""
+    from fedloom.runs.config.run_config import load
     from fedloom.runs.export.evaluation import evaluate as test
     from fedloom.runs.export.evaluation import imported_model
 
-    at = cast("RoundSelection", selection)
-    user_model = None if model is None else imported_model(model)
-    tested = test(run, data, client, at, metrics=metric or (), label=label, model=user_model, note=say)
+    how: dict[str, Any] = {"label": label, "model": None if model is None else imported_model(model), "note": say}
+    if data is None or protocol or by or newcomers:
+        if run.is_file() or client is not None:
+            raise ConfigError(f"{run}: --client and exported files go with DATA alone, which tests a single model")
+        served = newcomers and load(None, [f"newcomers={newcomers}"]).get("newcomers")
+        how |= {"protocols": protocol, "by": by, "newcomers": served, "metrics": metric or None}
+        _test_again(run, as_json, **how, at=selection or None, data=data)
+        return
+    tested = test(run, data, client, cast("At", selection or "last"), metrics=metric or (), **how)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(tested)))
         return
@@ -127,6 +137,22 @@ def evaluate(
         echo(f"  {row['class']:{width}}" + "".join(f"{_cell(column, row[column]):>13}" for column in columns[1:]))
 
 
+def _test_again(folder: Path, as_json: bool, **options: Any) -> None:
+    from fedloom.cli.comparisons import say_left_out, show_comparison
+    from fedloom.results.comparison import Comparison
+    from fedloom.runs.studies.outcome import collect
+
+    collected = collect([folder])
+    say_left_out(collected.left_out)
+    done = Comparison(collected.results).evaluate(**options)
+    digest = done.results[0].numbers["evaluation"]["digest"]
+    if as_json:
+        print_json({"evaluation": digest, "table": done.rows(), "numbers": [run.numbers for run in done]})
+        return
+    count = counted(len(done), "run")
+    show_comparison(done, f"evaluation {digest} of {count}: fedloom table {folder} --evaluation {digest}")
+
+
 def _cell(column: str, value: float | None) -> str:
     return "–" if value is None else f"{value:,}" if isinstance(value, int) else number_text(column, value, 2)
 
@@ -136,7 +162,7 @@ def _trained(run: Path, client: int | None, selection: str, model: str | None) -
     from fedloom.runs.export.trained import read
 
     user_model = None if model is None else imported_model(model)
-    return read(run, client, cast("RoundSelection", selection), model=user_model, note=say)
+    return read(run, client, cast("At", selection), model=user_model, note=say)
 
 
 def _about(trained: "Trained") -> dict[str, Any]:

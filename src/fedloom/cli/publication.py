@@ -7,7 +7,7 @@ import typer
 from click.core import ParameterSource
 
 from fedloom.cli.comparisons import say_left_out, say_limits
-from fedloom.cli.shared import AllowMixed, AsJson, Runs, print_json, print_lines, say
+from fedloom.cli.shared import AllowMixed, AsJson, EvaluationName, Runs, print_json, print_lines, say
 from fedloom.core.errors import ConfigError, printable, short_repr
 from fedloom.results.plots.palette import COLUMN, PAGE, check_kind
 
@@ -30,6 +30,7 @@ def figure(
     note: Annotated[
         bool, typer.Option("--note/--no-note", help="Explain bands and lines in a sentence below the panels.")
     ] = True,
+    evaluation: EvaluationName = "",
     allow_mixed: AllowMixed = False,
     as_json: AsJson = False,
 ) -> None:
@@ -47,7 +48,7 @@ def figure(
     inches = None if width is None else _inches(width)
     path = out or runs[0] / f"{kind}.pdf"
     check_picture(path)
-    collected = collect(runs, allow_mixed)
+    collected = collect(runs, allow_mixed, evaluation)
     plot = plot_values(collected.results, kind, metric, against)
     try:
         save_figure(
@@ -100,6 +101,7 @@ def table(
     newcomers: Annotated[
         bool, typer.Option("--newcomers", help="Accuracy on clients that never trained, by how they were served.")
     ] = False,
+    evaluation: EvaluationName = "",
     allow_mixed: AllowMixed = False,
 ) -> None:
     """Print the table of finished runs for a paper or a program; --rows, --columns and --cells make a pivot."""
@@ -119,7 +121,7 @@ def table(
         )
     _refuse_ignored(context, pivots, interval or p_value)
     check_format(format)
-    collected = collect(runs, allow_mixed)
+    collected = collect(runs, allow_mixed, evaluation)
     done = Comparison(collected.results)
     if target:
         text = done.target_table(target, format)

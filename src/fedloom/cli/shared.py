@@ -37,6 +37,7 @@ AllowMixed = Annotated[
     bool,
     typer.Option("--allow-mixed", help="Include runs of other fedloom versions, or of other configs than the study's."),
 ]
+EvaluationName = Annotated[str, typer.Option("--evaluation", help="Show these tests of `fedloom evaluate`.")]
 
 _HOME = re.compile(r"~[\w.-]*(/|$)")
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import expand_home
 from fedloom.core.text import counted
 from fedloom.results.comparability import same_runs_notes
@@ -159,6 +159,22 @@ class Comparison(Tabular):
             format: "markdown", "latex" or "csv".
         """
         return _text(newcomer_table(grouped(self.results)), format)
+
+    def evaluate(self, **options: Any) -> Comparison:
+        """Test all runs again, as `Result.evaluate` does; the log warns of those that cannot be tested so. Raises the
+        first error if none can."""
+        from fedloom.runs.retest import evaluate_run
+
+        tested, errors = list[Result](), list[FedloomError]()
+        for run in self.results:
+            try:
+                tested.append(evaluate_run(run, **options))
+            except FedloomError as error:
+                errors.append(error)
+                _log.warning("note: %s is left out: %s", run.folder or run, error)
+        if errors and not tested:
+            raise errors[0]
+        return Comparison(tested)
 
     def clients_to_pandas(self) -> pandas.DataFrame:
         """Return one row for each run and client: label, method, seed, protocol, client, and accuracy at the selected

@@ -6,14 +6,14 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
-from fedloom.core.errors import printable
+from fedloom.core.errors import ConfigError, printable
 from fedloom.core.text import counted, percent
 from fedloom.results.data_table import Cell, DataTable, Record, frame
 from fedloom.results.group import ResultRow
 from fedloom.results.result_tables import result_columns, results_table
-from fedloom.runs.storage.log import RoundSelection
+from fedloom.runs.storage.log import At
 from fedloom.runs.storage.run_data import RunData
 
 if TYPE_CHECKING:
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import nn
 
+    from fedloom.data import Scenario
     from fedloom.results.export_model import ExportedFiles
     from fedloom.runs.export.evaluation import Evaluation
     from fedloom.runs.export.trained import RoundModels
 
 
+NewData: TypeAlias = Path | str | tuple[Any, Any]
 _KEYS = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
 _SHARES = {"accuracy": "accuracy %", "best_val_accuracy": "best val %"}
 _COMPARED = {"method", "preset", "n", "up", "down", "time", "diverged", "attack", "success %", *_SHARES.values()}
@@ -53,6 +55,16 @@ def summary_rows(run: RunData) -> list[dict[str, Any]]:
     figures."""
     views = [run.in_protocol(protocol).numbers for protocol in run.protocols]
     return [{key: numbers[key] for key in _KEYS} | numbers.get("figures", {}) for numbers in views]
+
+
+def group_table(runs: Sequence[RunData]) -> DataTable:
+    """Return the values by group of evaluations, run by run; without rows if the runs have none."""
+    numbers = [run.numbers for run in runs]
+    named = [({key: n[key] for key in ("method", "seed")}, n.get("evaluation", {}).get("groups", [])) for n in numbers]
+    records = [names | record for names, groups in named for record in groups]
+    cells = [[_cell(key, value) for key, value in record.items()] for record in records]
+    columns = [_SHARES.get(key, key) for key in (records[0] if records else ())]
+    return DataTable("groups", "Metrics over the test samples of each group", columns, cells, records=records)
 
 
 def run_summary(run: RunData) -> Summary:
@@ -127,12 +139,12 @@ class Result(RunData, Tabular):
         """Return the plain values of `summary()`, one dict a row; accuracies are shares in [0, 1]."""
         return summary_rows(self)
 
-    def model(self, client: int | None = None, at: RoundSelection = "last") -> nn.Module:
+    def model(self, client: int | None = None, at: At = "last") -> nn.Module:
         """Return the trained model as a plain module in evaluation mode: x [B, ...] normalised -> class scores [B, C].
 
         Args:
             client: number of the client whose personal model is returned; None for the server's.
-            at: after the last round, or "best_val" for the best one on validation data.
+            at: "last", "best_val" (on validation data), or the number of a round with a checkpoint.
 
         Raises as `fedloom.load` does.
         """
@@ -152,7 +164,7 @@ class Result(RunData, Tabular):
 
         return RoundModels(self, round_)
 
-    def export(self, path: Path | str, client: int | None = None, at: RoundSelection = "last") -> ExportedFiles:
+    def export(self, path: Path | str, client: int | None = None, at: At = "last") -> ExportedFiles:
         """Write the trained model to `path`, with its metadata and its model card in the same folder.
 
         The suffix is the format: .safetensors, .onnx, or .pt2 for torch.export. client, at: as for `model`. Raises as
@@ -163,20 +175,39 @@ class Result(RunData, Tabular):
 
         return export_model(of_result(self, client, at), path, self)
 
-    def evaluate(
-        self, data: Path | str | tuple[Any, Any], client: int | None = None, at: RoundSelection = "last", **options: Any
-    ) -> Evaluation:
-        """Test the trained model on new labelled data, with all metrics, as `fedloom.evaluate` does.
+    @overload
+    def evaluate(self, data: NewData, client: int | None = ..., at: At | None = ..., **options: Any) -> Evaluation: ...
+    @overload
+    def evaluate(self, data: Scenario | None = ..., *, at: At | None = ..., **options: Any) -> Result: ...
+    def evaluate(self, data: Any = None, client: int | None = None, at: At | None = None, **options: Any) -> Any:
+        """Test the run again, without training, and return it as the new tests show it.
+
+        The run folder keeps these tests in `evaluations`, and they are not repeated. With new data, but without
+        `protocols`, `newcomers` and `by`, one model is tested with all metrics, as by `fedloom.evaluate`.
 
         Args:
-            data: a folder of class folders, a file, or arrays (x, y).
-            client: number of the client whose personal model is tested; None for the server's.
-            at: after the last round, or "best_val" for the best one on validation data.
-            options: further arguments of `fedloom.evaluate`.
+            data: new labelled data: a folder of class folders, a file, or arrays (x, y). None takes the run's own test
+                data; a scenario that was made in Python must be passed again.
+            client: number of the client whose personal model is tested on new data; None for the server's.
+            at: "last", "best_val", or the number of a round with a checkpoint. None takes "best_val" if it selected the
+                round of the run, else "last".
+            options: `protocols` and `metrics`, by default the run's own; `newcomers`, True or keys of
+                `evaluation.newcomers`, for clients that never trained; `by`, "owner" or a column, for values by group
+                in `numbers["evaluation"]["groups"]`; and `label`, `model` and `note`, as for `fedloom.evaluate`.
+
+        Raises `ConfigError` for impossible tests, `CheckpointError` for a round without a checkpoint, and
+        `RunFolderError` for data that have changed.
         """
+        again = {"protocols", "newcomers", "by"} & options.keys() or not isinstance(data, Path | str | tuple)
+        if again and client is not None:
+            raise ConfigError(f"client = {client}: protocols test all clients; leave it out, or give new data alone")
+        if again:
+            from fedloom.runs.retest import evaluate_run
+
+            return evaluate_run(self, data=data, at=at, **options)
         from fedloom.runs.export.evaluation import evaluate
 
-        return evaluate(self, data, client, at, **options)
+        return evaluate(self, data, client, "last" if at is None else at, **options)
 
     def __repr__(self) -> str:
         n = self.numbers

@@ -167,6 +167,8 @@ def run_notes(groups: Sequence[Group]) -> list[str]:
         if group.is_further:  # the row of the main protocol says it
             continue
         notes += [f"{row['label']}: {reason}." for reason in row["stopped"]]
+        if again := group.results[0].numbers.get("evaluation"):
+            notes.append(f"{row['label']}: tested after training (evaluation {again.get('digest')}), {row['select']}.")
         if row["repeats"]:
             notes.append(f"{row['label']}: {counted(row['repeats'], 'run')} left out, whose seed is already counted.")
     return notes

@@ -9,6 +9,7 @@ from fedloom.core.text import percent, plus_minus
 from fedloom.results.data_table import DataTable, Field, diverged_field, label_with_notes, or_dash
 from fedloom.results.fairness import Fairness, fairness, mean_fairness
 from fedloom.results.group import Group, mean_std
+from fedloom.runs.storage.log import NEWCOMERS
 from fedloom.runs.storage.run_data import RunData
 
 _KEY = "scenario.held_out.domain"
@@ -118,7 +119,6 @@ NEWCOMERS_CAPTION = (
     "rate of the last round. local: the first weights of the run, tuned in the same way. own majority: always "
     "predicting each one's most frequent class."
 )
-_SPLIT = "newcomers"  # of their rows in metrics.jsonl
 _TUNES = ("all", "head", "lp_ft", "own", "local")
 
 
@@ -176,7 +176,7 @@ def _by_client(run: RunData) -> dict[str, dict[int, float]]:
     """The accuracies of newcomers by how they were served, and client."""
     by_way: dict[str, dict[int, float]] = {}
     for row in run.rows:
-        if row["split"] == _SPLIT and row["name"] == "accuracy" and row["client"] is not None:
+        if row["split"] == NEWCOMERS and row["name"] == "accuracy" and row["client"] is not None:
             by_way.setdefault(str(row["protocol"]), {})[row["client"]] = row["value"]
     return by_way
 

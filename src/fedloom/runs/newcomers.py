@@ -35,7 +35,7 @@ from fedloom.nets.net import Net, Role
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.config.sections import EvaluationConfig, NewcomersConfig
 from fedloom.runs.protocol_tests import score_rows
-from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.log import NEWCOMERS, Row
 
 ZERO_SHOT, _LOCAL = "zero-shot", "local"
 Shots = int | Literal["all"]
@@ -219,9 +219,6 @@ def _are_first_weights(tree: Tree, newcomer: Newcomer) -> bool:
     return tree.keys() == first.keys() and all(torch.equal(value, first[name]) for name, value in tree.items())
 
 
-SPLIT = "newcomers"  # of their rows
-
-
 @runtime_checkable
 class ServesElsewhere(Protocol):
     """An engine whose newcomers keep their data to themselves, and are served where the data are."""
@@ -293,7 +290,7 @@ class NewcomerTests:
         for name, by_client in tested.items():
             pooled = MetricStates.merged(states.poolable() for states in by_client.values())
             kept = {client: states.reduced() for client, states in by_client.items()}
-            rows += score_rows(round_, Scores(SPLIT, pooled, kept, self.service.evaluator.metrics), name)
+            rows += score_rows(round_, Scores(NEWCOMERS, pooled, kept, self.service.evaluator.metrics), name)
         self.ran = True
         return rows
 

@@ -24,7 +24,7 @@ from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.drift.observer import RunDrift
 from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.export.run_at_checkpoint import Memory
-from fedloom.runs.newcomers import SPLIT, NewcomerTests, newcomer_notes
+from fedloom.runs.newcomers import NewcomerTests, newcomer_notes
 from fedloom.runs.protocol_tests import ProtocolTests, training_rows
 from fedloom.runs.setup import Setup, bfloat16_advice
 from fedloom.runs.storage import checkpoint as checkpoint_store
@@ -32,7 +32,7 @@ from fedloom.runs.storage import data_record
 from fedloom.runs.storage.checkpoint import Checkpoint, report_misfits, restore
 from fedloom.runs.storage.data_record import data_record_of, describe_environment, on_kept_device, refuse_other_data
 from fedloom.runs.storage.folders import explain_shortage
-from fedloom.runs.storage.log import START, Row, best_val, new_row
+from fedloom.runs.storage.log import NEWCOMERS, START, Row, best_val, new_row
 from fedloom.runs.storage.run_data import CLIENTS_FILE, RunData
 from fedloom.runs.storage.run_folder import RunFolder
 from fedloom.runs.storage.schemas import difference
@@ -297,7 +297,7 @@ class _Run(Generic[R]):
             raise
 
     def _newcomer_rows(self, round_: int) -> list[Row]:
-        tests, done = self.newcomer_tests, any(row["split"] == SPLIT for row in self.rows)  # before a resume
+        tests, done = self.newcomer_tests, any(row["split"] == NEWCOMERS for row in self.rows)  # before a resume
         return [] if tests is None or tests.ran or done else tests.rows(round_)
 
     def _update_best(self, rows: Sequence[Row]) -> bool:

@@ -15,8 +15,8 @@ from fedloom.evaluation.protocols import Majority, majority
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.nets.user_model import error_line
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.newcomers import SPLIT
 from fedloom.runs.protocol_tests import ProtocolTests
+from fedloom.runs.storage import log
 from fedloom.runs.storage.data_record import peak_memory_mb
 from fedloom.runs.storage.log import Row, accuracies, curve, of_protocol, total_over_rounds, value_at_selected_round
 from fedloom.runs.storage.run_data import SECONDS
@@ -35,18 +35,6 @@ def summarise(
     Scores are those of the main protocol of its `tests`, with those of each protocol below "protocols". `worker` has
     counted and timed the training of the `federation`, `rows` are the measures of all rounds.
     """
-    baselines = tests.baselines()
-    by_protocol = {
-        protocol: {
-            **_scores(config, of_protocol(rows, protocol)),
-            "metrics": _metrics(config, of_protocol(rows, protocol), tests.own_metrics(protocol))
-            | _baselines(baseline),
-            "details": tests.details.get(protocol, {}),
-            **_attack(config, federation, of_protocol(rows, protocol)),
-        }
-        for protocol, baseline in baselines.items()
-    }
-    several = {"protocols": by_protocol, "not_offered": tests.not_offered} if config.evaluation.protocols else {}
     return {
         "method": config.method,
         "preset": config.preset,
@@ -56,17 +44,30 @@ def summarise(
         "rounds": federation.round,
         "clients": federation.scenario.clients,
         "select": config.evaluation.select,
-        "protocol": tests.main,
-        **by_protocol[tests.main],
-        **several,
-        **_directions(config),
+        **scores_of(config, federation, rows, tests),
         **_costs(federation, worker, rows),
         "figures": dict(federation.method.figures(federation.server, federation.server_context())),
-        **_newcomers(federation, rows, zero_shot_note),
+        **newcomer_numbers(federation, rows, zero_shot_note),
         "engine": engine_name(federation.engine, config.engine),
         "engine_reason": federation.engine.reason,
         "device": device_name(worker.device),
     }
+
+
+def scores_of(config: RunConfig, federation: Federation, rows: Sequence[Row], tests: ProtocolTests) -> dict[str, Any]:
+    """Return the scores of a federation, from the `rows` of its `tests`, with those of each protocol in "protocols"."""
+    by_protocol = {
+        protocol: {
+            **_scores(config, of_protocol(rows, protocol)),
+            "metrics": _metrics(config, of_protocol(rows, protocol), tests.own_metrics(protocol))
+            | _baselines(baseline),
+            "details": tests.details.get(protocol, {}),
+            **_attack(config, federation, of_protocol(rows, protocol)),
+        }
+        for protocol, baseline in tests.baselines().items()
+    }
+    several = {"protocols": by_protocol, "not_offered": tests.not_offered} if config.evaluation.protocols else {}
+    return {"protocol": tests.main, **by_protocol[tests.main], **several, **_directions(config)}
 
 
 def degenerate(rows: Sequence[Row], diagnostics: Mapping[str, Diagnostic]) -> list[str]:
@@ -123,14 +124,14 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
     return {"attack": {"name": attack.kind, **attack.model_dump(), "clients": list(scenario.bad), **measured}}
 
 
-def _newcomers(federation: Federation, rows: Sequence[Row], zero_shot_note: str | None) -> dict[str, Any]:
-    """Return the measures on the clients that never trained, by how they were served, and which could not be tested, as
-    their nodes were not there."""
+def newcomer_numbers(federation: Federation, rows: Sequence[Row], zero_shot_note: str | None) -> dict[str, Any]:
+    """Return the measures (`rows`) on the clients of a federation that never trained, by how they were served, with the
+    zero_shot_note, and which could not be tested, as their nodes were not there."""
     scenario, by_service, tested = federation.scenario, dict[str, dict[str, float]](), set[int]()
     for row in rows:
-        if row["split"] == SPLIT and row["client"] is not None:
+        if row["split"] == log.NEWCOMERS and row["client"] is not None:
             tested.add(row["client"])
-        elif row["split"] == SPLIT and row["protocol"] is not None:
+        elif row["split"] == log.NEWCOMERS and row["protocol"] is not None:
             by_service.setdefault(row["protocol"], {})[row["name"]] = row["value"]
     if not scenario.newcomer_ids:
         return {}

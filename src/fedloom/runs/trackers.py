@@ -12,8 +12,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.text import flat
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.newcomers import SPLIT
-from fedloom.runs.storage.log import TESTED_SPLITS, Row, main_protocol
+from fedloom.runs.storage.log import NEWCOMERS, TESTED_SPLITS, Row, main_protocol
 from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import folder_name
 
@@ -47,7 +46,7 @@ def measures(rows: Sequence[Row]) -> dict[str, float]:
     ("newcomers/zero-shot/accuracy") or a protocol other than the main one between them."""
     values, main = {}, main_protocol(rows)
     for row in rows:
-        ambiguous = row["split"] == SPLIT or (row["split"] in TESTED_SPLITS and row["protocol"] != main)
+        ambiguous = row["split"] == NEWCOMERS or (row["split"] in TESTED_SPLITS and row["protocol"] != main)
         parts = row["split"], row["protocol"] if ambiguous else None, row["name"]
         if row["client"] is None:
             values["/".join(filter(None, parts))] = row["value"]

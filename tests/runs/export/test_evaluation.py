@@ -175,7 +175,7 @@ def is_confident(predictions):
         ({"client": True}, "client = True: need a client's number"),
         ({"client": 1.0}, "client = 1.0: need a client's number"),
         ({"client": 3}, "client = 3: the run has 3 clients, 0 to 2"),
-        ({"at": 1}, "at = '1': need last or best_val"),
+        ({"at": True}, "at = True: need last, best_val or the number of a round"),
         ({"run": None}, "run = None: need a run folder, an exported file or a result"),
         ({"run": 5}, "run = 5: need a run folder"),
     ],

@@ -395,7 +395,7 @@ def one_line(error: FedloomError) -> bool:
         ("fedavg", {"client": 1}, "fedavg has no personal models"),
         ("fedavg", {"client": 4}, "client = 4: the run has 4 clients, 0 to 3"),
         ("fedavg", {"client": -1}, "client = -1"),
-        ("fedavg", {"at": "best"}, "at = 'best': need last or best_val"),
+        ("fedavg", {"at": "best"}, "at = 'best': need last, best_val or the number"),
         ("local", {}, "local has no global model: name a client, 0 to 3"),
     ],
 )

@@ -347,5 +347,6 @@ class InMemory(Source):
 
     def load(self) -> Splits:
         raise DataError(
-            "source given: this run used a scenario made in Python; pass the same scenario to fedloom.run to resume it"
+            "source given: this run used a scenario made in Python; pass it again: fedloom.run(scenario=...) resumes, "
+            "result.evaluate(data=...) tests"
         )

@@ -22,6 +22,7 @@ from fedloom.results.report import charts, line_charts, markup, page_tables
 from fedloom.results.report.class_charts import class_blocks
 from fedloom.results.report.class_results import class_results, majority_accuracy
 from fedloom.results.report.sections import render_section
+from fedloom.results.result import group_table
 from fedloom.results.result_tables import results_table
 from fedloom.results.table import attack_words, grouped, not_offered_notes
 from fedloom.results.table_notes import run_notes
@@ -152,14 +153,15 @@ def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
     trained = [row for row in rows if not row.group.is_further]
     runs = [row.group for row in trained]
     results = [result for group in runs for result in group.results]
-    left_out, newcomers, fairness = (
+    left_out, newcomers, fairness, by_group = (
         [markup.table(sheet)] if sheet.rows else []
-        for sheet in (left_out_table(groups), newcomer_table(groups), fairness_table(groups))
+        for sheet in (left_out_table(groups), newcomer_table(groups), fairness_table(groups), group_table(results))
     )
     blocks_by_section: dict[tuple[str, str], Sequence[Markup]] = {
         ("Seed by seed", "paired"): _paired(rows),
         ("Domains left out", "domains"): left_out,
         ("Clients that never trained", "newcomers"): newcomers,
+        ("Groups of samples", "groups"): by_group,
         ("Classes", "classes"): class_blocks(rows),
         ("Learning curves", "curves"): line_charts.learning_curves(rows),
         ("Single clients", "clients"): [*charts.client_spread(rows), *fairness, *page_tables.client_tables(rows)],

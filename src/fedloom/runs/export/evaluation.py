@@ -23,7 +23,7 @@ from fedloom.nets.user_model import ModelSource, error_line
 from fedloom.runs.export.modules import OwnModel
 from fedloom.runs.export.samples import read_labelled
 from fedloom.runs.export.trained import Note, of_result, read
-from fedloom.runs.storage.log import RoundSelection
+from fedloom.runs.storage.log import At
 from fedloom.runs.storage.run_data import RunData
 
 _NOT_OF_NEW_DATA = {
@@ -68,7 +68,7 @@ def evaluate(
     run: Path | str | RunData,
     data: Path | str | tuple[Any, Any],
     client: int | None = None,
-    at: RoundSelection = "last",
+    at: At = "last",
     *,
     metrics: Iterable[str | PerSample | type[Metric]] = (),
     label: str | None = None,

@@ -30,7 +30,7 @@ from fedloom.nets.predictor import PredictionModule, load_tree, restore_head_bia
 from fedloom.nets.user_model import ModelSource, UserModel
 from fedloom.runs.config.model_key import UserModelConfig
 from fedloom.runs.config.run_config import RunConfig, parse
-from fedloom.runs.storage.log import RoundSelection
+from fedloom.runs.storage.log import At
 
 ExportFormat = Literal["safetensors", "onnx", "torch-export"]
 SUFFIX = ".safetensors"
@@ -81,7 +81,7 @@ class Training(_Part):
     clients: int
     rounds: int
     round: int
-    at: RoundSelection
+    at: At
     client: int | None
 
 

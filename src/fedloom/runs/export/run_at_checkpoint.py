@@ -24,7 +24,7 @@ from fedloom.runs.export.modules import Architecture, ExportMetadata, Input, Tra
 from fedloom.runs.setup import Setup
 from fedloom.runs.storage.checkpoint import Checkpoint, misfit_error
 from fedloom.runs.storage.data_record import KEY, data_record_of, refuse_changed
-from fedloom.runs.storage.log import RoundSelection
+from fedloom.runs.storage.log import At
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class RunAtCheckpoint:
             refuse_changed(self.checkpoint.path.parents[1], self._data, data_record_of(self.config, scenario))
         return scenario
 
-    def model(self, client: int | None, at: RoundSelection) -> tuple[nn.Module, ExportMetadata, ModelSource | None]:
+    def model(self, client: int | None, at: At) -> tuple[nn.Module, ExportMetadata, ModelSource | None]:
         """Return the server's or a client's model with its metadata. Raises `ConfigError` if it does not exist."""
         # NumPy's integers are numbers of clients; True and False are not, although they have __index__ as well.
         if client is not None and (isinstance(client, bool) or not hasattr(client, "__index__")):

@@ -17,6 +17,7 @@ from fedloom.data.sources.pixels import PictureNotes, decode, is_image, picture_
 from fedloom.data.sources.tables import LabelColumn, NewRows, table_rows
 from fedloom.data.sources.text import encode, infer_tokens, token_notes
 from fedloom.runs.export.modules import ExportMetadata, Input
+from fedloom.runs.export.run_at_checkpoint import RunAtCheckpoint
 
 TABLES = (".csv", ".parquet")
 _LISTED = 5  # columns in a sentence
@@ -170,7 +171,7 @@ _PAIRS = (("x", "y"), ("x_test", "y_test"))
 
 def read_labelled(
     data: Path | tuple[Any, Any],
-    metadata: ExportMetadata,
+    metadata: ExportMetadata | RunAtCheckpoint,
     label: str | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> tuple[Tensor, Tensor]:
@@ -242,7 +243,9 @@ def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str) -> Ten
     return torch.tensor([ids[word] for word in words], dtype=torch.int64)
 
 
-def _folder(folder: Path, metadata: ExportMetadata, note: Callable[[str], None]) -> tuple[Tensor, Tensor]:
+def _folder(
+    folder: Path, metadata: ExportMetadata | RunAtCheckpoint, note: Callable[[str], None]
+) -> tuple[Tensor, Tensor]:
     def note_without_sizes(unusual: SampleNote) -> None:  # the training pictures were resized as well
         if unusual.kind != "resized":
             note(unusual.text)

@@ -32,7 +32,7 @@ from fedloom.runs.export.modules import ExportMetadata, OwnModel, config_of, mod
 from fedloom.runs.export.run_at_checkpoint import Memory, RunAtCheckpoint
 from fedloom.runs.storage import checkpoint as checkpoints
 from fedloom.runs.storage.checkpoint import Checkpoint
-from fedloom.runs.storage.log import RoundSelection, Row, best_val, curve
+from fedloom.runs.storage.log import At, RoundSelection, Row, best_val, curve
 from fedloom.runs.storage.run_data import RunData, known_direction, shown_criterion
 from fedloom.runs.storage.run_folder import RunFolder
 
@@ -114,7 +114,7 @@ class Trained:
 def load(
     path: Path | str,
     client: int | None = None,
-    at: RoundSelection = "last",
+    at: At = "last",
     *,
     model: OwnModel | None = None,
     scenario: Scenario | None = None,
@@ -127,7 +127,7 @@ def load(
     Args:
         path: a run folder or an exported file. A file holds a single model, so `client` and `at` need a folder.
         client: number of the client whose personal model is loaded; None for the server's.
-        at: after the last round, or "best_val" for the best one on validation data if `evaluation.select` is best_val.
+        at: "last", "best_val" (on validation data, with `evaluation.select: best_val`), or a round with a checkpoint.
         model: your module or its factory, if the run was given one.
         scenario: your scenario, if the run was given one and its method adapts personal models to data.
 
@@ -144,7 +144,7 @@ def _warn(text: str) -> None:
 def read(
     path: Path | str,
     client: int | None = None,
-    at: RoundSelection = "last",
+    at: At = "last",
     *,
     model: OwnModel | None = None,
     scenario: Scenario | None = None,
@@ -176,11 +176,17 @@ def read(
         return Trained(*RunAtCheckpoint(memory, checkpoint, folder.read_scenario()).model(client, at))
 
 
-def of_result(result: RunData, client: int | None = None, at: RoundSelection = "last") -> Trained:
+def of_result(result: RunData, client: int | None = None, at: At = "last") -> Trained:
     """Return a model as `read` does, from the result of a finished run, with a folder or weights in memory.
 
     `client` and `at` are those of `load`. Raises `ConfigError` for a client or a round that the run does not have.
     """
+    with reproducible_settings():
+        return Trained(*open_result(result, at).model(client, at))
+
+
+def open_result(result: RunData, at: At) -> RunAtCheckpoint:
+    """Open a finished run after the round that `at` names. Raises as `of_result`."""
     memory = result.memory or Memory(config_of(result.config, None))
     checkpoint: Checkpoint | None
     if result.folder is not None:
@@ -189,16 +195,17 @@ def of_result(result: RunData, client: int | None = None, at: RoundSelection = "
         checkpoint = memory.weights.get(_round(result.rows, at, memory.config, {}))
         if checkpoint is None:
             advice = "evaluation.select=best_val" if at == "best_val" else "a folder (out=...)"
-            raise ConfigError(f"at = '{at}': this run kept no weights of that round; give it {advice}")
-    with reproducible_settings():
-        return Trained(*RunAtCheckpoint(memory, checkpoint, result.scenario).model(client, at))
+            raise ConfigError(f"at = {at!r}: this run kept no weights of that round; give it {advice}")
+    return RunAtCheckpoint(memory, checkpoint, result.scenario)
 
 
 # -- which round -------------------------------------------------------------------------------------------------------
-def _round(rows: Sequence[Row], at: RoundSelection, config: RunConfig, numbers: Mapping[str, Any]) -> int:
+def _round(rows: Sequence[Row], at: At, config: RunConfig, numbers: Mapping[str, Any]) -> int:
     """Return the round that `at` names. numbers: the contents of summary.json, empty if there is none."""
+    if not isinstance(at, bool) and str(at).isdecimal():
+        return int(at)
     if at not in get_args(RoundSelection):
-        raise ConfigError(f"at = '{at}': need last or best_val")
+        raise ConfigError(f"at = {short_repr(at)}: need last, best_val or the number of a round")
     if not rows:
         raise RunFolderError("metrics.jsonl: missing or empty, and the run is finished; run again with --fresh")
     if at == "last":
@@ -216,7 +223,7 @@ def _round(rows: Sequence[Row], at: RoundSelection, config: RunConfig, numbers: 
     return best[0]
 
 
-def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: Note) -> Checkpoint:
+def _in_folder(config: RunConfig, folder: RunFolder, at: At, note: Note) -> Checkpoint:
     """Return the checkpoint of the round that `at` names; of an unfinished run the last one."""
     fingerprint = config.fingerprint()
     if at == "last" and folder.read_json("summary.json") is None:
@@ -228,9 +235,10 @@ def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: N
     round_ = _round(folder.log.rows(), at, config, folder.read_json("summary.json") or {})
     round_checkpoint = checkpoints.load_round(folder.checkpoints, round_, fingerprint)
     if round_checkpoint is None:
+        rounds = ", ".join(map(str, checkpoints.checkpoints_by_round(folder.checkpoints))) or "none"
         raise CheckpointError(
-            f"{folder.path}: no checkpoint of round {round_} ({at}); "
-            + ("evaluation.select=best_val keeps that round" if at == "best_val" else "run again with --fresh")
+            f"{folder.path}: no checkpoint of round {round_} ({at}); kept are those of {rounds}; "
+            "evaluation.select=best_val keeps the best round as well"
         )
     return round_checkpoint
 

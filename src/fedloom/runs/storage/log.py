@@ -35,13 +35,16 @@ def new_row(
 
 
 CALLBACK_SPLIT = "callback"  # of the rows that hold measures of callbacks
+NEWCOMERS = "newcomers"  # split of the rows of clients that never trained
 LARGEST = 1e300  # of a value: sums of such values are still finite
 _STRICT = ConfigDict(strict=True, extra="forbid")
 _Number = Annotated[float, Field(gt=-LARGEST, lt=LARGEST, allow_inf_nan=False)]
 _Id = Annotated[int, Field(ge=0, le=2**53)]
 
 
-class _StoredRow(BaseModel):
+class StoredRow(BaseModel):
+    """A row in a file."""
+
     model_config = _STRICT
     round: _Id
     client: _Id | None
@@ -49,6 +52,11 @@ class _StoredRow(BaseModel):
     protocol: str | None
     name: str
     value: _Number | None
+
+
+def with_nan(stored: Iterable[Any]) -> list[Row]:
+    """Return rows as they were before JSON, which has no NaN."""
+    return [row | {"value": math.nan} if row["value"] is None else row for row in stored]
 
 
 class LogPosition(NamedTuple):
@@ -97,11 +105,7 @@ class MetricsLog:
     def rows(self) -> list[Row]:
         """All complete rows. Raises `RunFolderError` for a line that is no row."""
         advice = "put the file back, or delete the run folder and run again"
-        rows: list[Row] = list(_parsed_lines(self.path, _StoredRow, advice))
-        for row in rows:
-            if row["value"] is None:
-                row["value"] = math.nan
-        return rows
+        return with_nan(_parsed_lines(self.path, StoredRow, advice))
 
     def position(self) -> LogPosition:
         """Return size and sha256 of the file as it is."""
@@ -139,6 +143,7 @@ START = LogPosition(0, hashlib.sha256().hexdigest())
 
 
 RoundSelection = Literal["last", "best_val"]
+At = RoundSelection | int  # or the number of a round
 TESTED_SPLITS = ("test", "val")  # on which a run is tested by its protocols
 
 

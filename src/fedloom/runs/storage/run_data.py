@@ -7,15 +7,16 @@ true class, predicted class, samples. So it grows with the test samples, not wit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.text import ACCURACY, Criterion, higher_is_better
 from fedloom.runs.storage import log
-from fedloom.runs.storage.run_folder import RunFolder
+from fedloom.runs.storage.run_folder import EVALUATIONS, RunFolder
 
+R = TypeVar("R", bound="RunData")
 # By protocol, client and name.
 ClientDetails = Mapping[str, Mapping[str, Mapping[str, list[int]]]]
 Confusion = list[tuple[int, int, int]]  # true class, predicted class, samples
@@ -169,6 +170,15 @@ class RunData:
             )
         return cls(numbers, rows, config, folder.read_scenario(), path)
 
+    def as_evaluated(self, content: Mapping[str, Any]) -> Self:
+        """The same run as an evaluation shows it, with the tests of that, and the costs of the training."""
+        newcomers = {log.NEWCOMERS} if content["evaluation"].get("replaces") else set()
+        rows = [row for row in self.rows if row["split"] not in newcomers.union(log.TESTED_SPLITS)]
+        dropped = newcomers | {"protocols", "not_offered"}
+        numbers = {**{key: value for key, value in self.numbers.items() if key not in dropped}, **content}
+        rows, details = rows + log.with_nan(numbers.pop("rows")), numbers.pop("client_details")
+        return replace(self, numbers=numbers, rows=rows, client_details=details)
+
     def selected_rounds(self) -> list[int]:
         """The rounds whose tests count by `evaluation.select`: one, or the last ones, whose mean is reported."""
         evaluation = self.config.get("evaluation", {})
@@ -184,6 +194,22 @@ class RunData:
     def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
         """Rounds and values of one measure of the whole run, in its main protocol."""
         return log.curve(self.rows, name, split)
+
+
+def evaluated(runs: Sequence[R], name: str) -> tuple[list[R], list[tuple[Path, str]]]:
+    """Return runs as the evaluation that begins with `name` shows them, and the folders without it, with a reason.
+
+    Raises `ConfigError` if no run has it, and for a beginning of several names.
+    """
+    stems = sorted({path.stem for run in runs if run.folder for path in (run.folder / EVALUATIONS).glob("*.json")})
+    names = [stem for stem in stems if stem.startswith(name)]
+    if len(names) != 1:
+        there = f"{len(names)} of these begin so: {', '.join(stems)}" if stems else "the runs have none"
+        raise ConfigError(f"--evaluation {name}: {there}; `fedloom evaluate RUN` makes one and prints its name")
+    contents = [(run, run.folder and RunFolder(run.folder).read_evaluation(names[0], run.numbers)) for run in runs]
+    why = f"no evaluation {names[0]}; `fedloom evaluate` makes it"
+    missing = [(run.folder or Path(), why) for run, content in contents if not content]
+    return [run.as_evaluated(content) for run, content in contents if content], missing
 
 
 def known_direction(numbers: Mapping[str, Any], measure: str) -> bool | None:

@@ -1,8 +1,8 @@
 """A run on disk.
 
 .fedloom (the mark of such a folder) · config.yaml (resolved) · scenario.json · metrics.jsonl while running,
-metrics.parquet at the end · checkpoint/ · client_models/ · summary.json · clients.json · drift.jsonl · env.json ·
-report.html. Every file is written whole or not at all; metrics and drift are appended line by line.
+metrics.parquet at the end · checkpoint/ · client_models/ · summary.json · evaluations/ · clients.json · drift.jsonl ·
+env.json · report.html. Every file is written whole or not at all; metrics and drift are appended line by line.
 """
 
 import io
@@ -18,7 +18,7 @@ from fedloom.core.files import json_digest, json_text, parse_json, read_file, re
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.runs.storage import folders, schemas
 from fedloom.runs.storage.folders import delete_round_folders
-from fedloom.runs.storage.log import MetricsLog, Row
+from fedloom.runs.storage.log import MetricsLog, Row, StoredRow
 
 if TYPE_CHECKING:
     from fedloom.runs.config.run_config import RunConfig
@@ -31,7 +31,15 @@ _FILES = (
     *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "clients.json"),
     *("drift.jsonl", "diagnosis.json", "report.html", ".metrics.parquet"),
 )
+EVALUATIONS = "evaluations"  # folder of the tests after training
 _LONGEST = 1 << 20  # characters of a resolved config
+
+
+class _StoredEvaluation(schemas.RunSummary):
+    run: str | None  # sha256 of its last checkpoint
+    evaluation: dict[str, bool | int | str | list[str] | list[dict[str, str | float | None]]]
+    rows: list[StoredRow]
+    client_details: dict[str, dict[str, dict[str, list[int]]]]
 
 
 def folder_name(config: "RunConfig") -> str:
@@ -78,7 +86,8 @@ class RunFolder:
     def check_files(self) -> None:
         """Raises `RunFolderError` where a file or folder that the run will write or delete is a link, or is a folder in
         the place of a file. The run folder itself may be a link."""
-        folders.refuse_links([*(self.path / name for name in _FILES), *self._round_folders, self.states])
+        places = (*_FILES, EVALUATIONS)
+        folders.refuse_links([*(self.path / name for name in places), *self._round_folders, self.states])
         for folder in self._round_folders:
             folders.refuse_links([*folder.glob("round-*"), *folder.glob(".round-*.partial")])
         try:
@@ -120,6 +129,7 @@ class RunFolder:
         return content
 
     def _damaged(self, name: str, why: object, advice: str = "delete the run folder and run again") -> RunFolderError:
+        advice = "delete this file, and evaluate again" if name.startswith(EVALUATIONS) else advice
         return RunFolderError(f"{self.path / name}: damaged ({why}); {advice}")
 
     def write_json(self, name: str, value: Mapping[str, Any], indent: int | None = 1, **sums: str) -> None:
@@ -190,6 +200,16 @@ class RunFolder:
             raise self._damaged("config.yaml", "it is not the config of summary.json")
         return schemas.with_later_keys(numbers)
 
+    def read_evaluation(self, digest: str, numbers: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The tests `digest` of the run with these `numbers` (summary.json); None without them, or if they are of an
+        earlier training. Raises `RunFolderError` if they are damaged."""
+        content = self.read_json(name := f"{EVALUATIONS}/{digest}.json")
+        if content is None:
+            return None
+        if why := schemas.first_error(_StoredEvaluation, {**numbers, **content}):
+            raise self._damaged(name, why)
+        return content if content["run"] == numbers.get("checkpoint_sha256") else None
+
     def write_parquet(self, rows: list[Row]) -> None:
         """metrics.parquet from all rows: columns round, client, split, protocol, name, value."""
         import numpy as np
@@ -212,6 +232,8 @@ class RunFolder:
         """Delete what fedloom wrote for a run; all else in the folder stays."""
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
+        for path in (self.path / EVALUATIONS).glob("*.json"):
+            path.unlink()
         for folder in self._round_folders:
             delete_round_folders(folder)
 

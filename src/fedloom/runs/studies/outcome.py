@@ -10,7 +10,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.runs.storage import finished_runs
 from fedloom.runs.storage.data_record import read_record, refuse_mixed_data
 from fedloom.runs.storage.folders import finished_folders, round_of
-from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.run_data import RunData, evaluated
 from fedloom.runs.storage.run_folder import RunFolder
 from fedloom.runs.studies.plan import Cell, StudyPlan
 from fedloom.runs.studies.study_folder import COPIES, STUDY, StudyFolder, read
@@ -82,19 +82,22 @@ def failed_of(study: StudyPlan, ended: Outcome) -> dict[tuple[str, str], dict[in
     return errors_by_row
 
 
-def collect(folders: Sequence[Path], allow_mixed: bool = False) -> finished_runs.CollectedRuns:
+def collect(folders: Sequence[Path], allow_mixed: bool = False, evaluation: str = "") -> finished_runs.CollectedRuns:
     """Return all finished runs in and below `folders`, each once, in the order of their paths.
 
     Left out are runs that have not finished or cannot be read, folders without runs, trials of tuning and, unless
     `allow_mixed`, runs in a study's folder that are not among its cells. Links to folders are not followed. Raises
     `ConfigError` for paths that are no folders, if no run remains, and, unless `allow_mixed`, for runs of different
-    versions of fedloom.
+    versions of fedloom. evaluation: the name of one, whose tests replace those of the training.
     """
     collected = finished_runs.search_runs(folders)
     if not allow_mixed:
         _as_cells(collected)
         finished_runs.refuse_mixed_results(collected.results)
     finished_runs.refuse_none(collected)
+    if evaluation:
+        collected.results, without = evaluated(collected.results, evaluation)
+        collected.left_out += without
     return collected
 
 
