@@ -1,6 +1,7 @@
 """The Dirichlet partitions: marginals, minima, bounded redraws."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -176,7 +177,6 @@ def test_a_minimum_that_no_draw_can_reach_is_refused_before_drawing():
 @pytest.mark.parametrize(
     ("partition", "says"),
     [
-        (Dirichlet(alpha=1e-3, min_samples=10, max_draws=7), r"dirichlet: none of 7 draws with alpha 0\.001"),
         (DirichletFedMA(alpha=1e-3, min_samples=10, max_draws=7), r"dirichlet-fedma: none of 7 draws"),
         (DirichletEqual(alpha=1e-3, max_draws=7), r"dirichlet-equal: none of 7 draws"),
         (Quantity(alpha=1e-3, max_draws=7), r"quantity: none of 7 draws"),
@@ -187,6 +187,18 @@ def test_rejection_is_bounded_and_the_bound_is_said(partition, says):
     one_class = labels_only(np.zeros(100, np.int64))  # tiny alpha: one client takes nearly everything in every draw
     with pytest.raises(ConfigError, match=says):
         deal(partition, one_class, 5)
+
+
+def test_where_no_draw_does_the_nearest_one_is_filled_up_to_the_minimum():
+    labels = labels_only(np.arange(400) % 2)
+    dealt = deal(Dirichlet(alpha=0.1), labels, 20, 0, labels_only(np.arange(100) % 2))
+    assert sorted(dealt.train.order) == list(range(400))  # each sample goes to one client
+    assert sorted(dealt.test.order) == list(range(100))
+    assert dealt.train.sizes.min() == 10
+    assert dealt.train.sizes.max() > 80  # still as unequal as two classes at this alpha are
+    assert (dealt.draws, dealt.accepted) == (1000, 0)
+    moved = int(re.search(r"(\d+) samples went", dealt.notes[0])[1])
+    assert 0 < moved <= 200
 
 
 @pytest.mark.parametrize("kind", [Dirichlet, DirichletFedMA, DirichletEqual, Quantity])

@@ -79,6 +79,16 @@ class Stream(torch.utils.data.IterableDataset):
         return iter([])
 
 
+class TooLong(torch.utils.data.Dataset):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, row):
+        if row > 2:
+            raise IndexError(f"no item {row}")
+        return X[row], 0
+
+
 @pytest.mark.parametrize(
     ("items", "message"),
     [
@@ -90,13 +100,20 @@ class Stream(torch.utils.data.IterableDataset):
         ([(X[0], 0.5)], r"label 0 of train is 0\.5; need an integer"),
         ([(X[0], 0), (X[0][:3], 1)], r"item 1 of train has shape \(3, 8, 3\), item 0 \(8, 8, 3\)"),
         (Stream(), "train is a Stream without a length; make it a list"),
+        (TooLong(), r"train states 5 items by __len__, and its item 3 raises IndexError \(no item 3\); mend __len__"),
         (iter([]), "train is a list_iterator without a length"),
     ],
-    ids=["one-hot", "mixed", "wild", "none", "no pair", "real", "shapes", "stream", "iterator"],
+    ids=["one-hot", "mixed", "wild", "none", "no pair", "real", "shapes", "stream", "too long", "iterator"],
 )
 def test_items_that_do_not_fit_are_refused(items, message):
     with pytest.raises(DataError, match=message):
         from_torch(items)
+
+
+@pytest.mark.parametrize("label", [float, lambda y: [y], lambda y: torch.tensor([float(y)]), lambda y: np.array([y])])
+def test_labels_in_other_clothes_are_whole_numbers(label):
+    splits = from_torch([(X[row], label(row % 2)) for row in range(10)], [(X[row], row % 2) for row in range(4)])
+    assert (splits.train.y.tolist(), splits.train.classes) == ([0, 1] * 5, ("0", "1"))
 
 
 # --- one dataset a client --------------------------------------------------------------------------------------------
@@ -164,6 +181,8 @@ def test_plain_whole_numbers_as_labels_with_a_test_split():
     assert both.test.y.tolist() == [0, 1, 0, 1]
     assert (both.train.x.numpy() == X.transpose(0, 3, 1, 2)).all()
     assert len(from_huggingface(FakeSet(), size=8).test) == 2
+    spelled = from_huggingface({"Train": FakeSet(label=[[1.0], [0.0]] * 5), "testing": FakeSet()}, size=8)
+    assert (spelled.train.y.tolist()[:2], len(spelled.test)) == ([1, 0], 10)
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,11 @@ DOORS = [
     refuses("not finite", parts_of(np.where(X > 250, np.nan, X)), "values are NaN or infinite"),
     # labels
     refuses("one-hot labels", npz(y_train=np.eye(3, dtype=int)[Y]), "one label per sample", "y.argmax(1)"),
-    refuses("whole labels as real numbers", npz(y_train=Y / 1), "labels have dtype float64", "y.astype(int)"),
+    refuses("several labels for a sample", npz(y_train=np.tri(3, dtype=int)[Y]), "8 of 12 rows hold no 1 or several",
+            "multi-label data, where argmax would mislabel"),
+    reads("whole labels as real numbers", npz(y_train=Y / 1), classes=("0", "1", "2")),
     refuses("measurements as labels", npz(y_train=Y + 0.5), "labels have dtype float64; need integers 0 .. C-1"),
-    refuses("booleans as labels", npz(y_train=Y > 1, y_test=Y > 1), "labels have dtype bool", "y.astype(int)"),
+    reads("booleans as labels", npz(y_train=Y > 1, y_test=Y > 1), classes=("False", "True")),
     refuses("labels of records", npz(y_train=np.zeros(12, [("a", "i4")])), "labels have dtype [('a'"),
     refuses("words in one part only", npz(y_train=np.array(list("abc") * 4)), "labels have dtype <U1"),
     refuses("words that only the test part has",

@@ -214,9 +214,10 @@ def make_scenario(
         public_set = train.take(torch.from_numpy(np.sort(public_rows))) if isinstance(public, float) else public
         scenario = replace(scenario, public=public_set)
     takes_dealt_tests = tests == "shares" and (split is None or split.pool == "all")
+    about_dealing = dealt.notes if takes_dealt_tests or not dealt.accepted else ()
     scenario = replace(
         scenario,
-        notes=splits.notes + (dealt.notes if takes_dealt_tests else ()) + repeated + scenario.notes,
+        notes=splits.notes + about_dealing + repeated + scenario.notes,
         source_digest=sets_digest([train, test]),
         by_owners=isinstance(partition, Natural),
         suspect=splits.suspect,

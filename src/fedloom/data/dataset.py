@@ -171,9 +171,20 @@ def checked(
 
 
 def one_hot_hint(x: np.ndarray, y: np.ndarray) -> str:
-    """Return a hint for messages if labels are [n, C], else an empty string."""
-    one_hot = y.ndim == 2 and x.ndim > 0 and len(x) == len(y)
-    return "; labels [n, C], one-hot or probabilities, become class ids by y.argmax(1)" if one_hot else ""
+    """Return a hint for messages if labels are [n, C], else "". Rows with no 1 or several are no class ids."""
+    if y.ndim != 2 or x.ndim == 0 or len(x) != len(y) or y.dtype.kind not in "biuf":
+        return ""
+    if np.isin(y, (0, 1, -1)).all():
+        several = int(((y == 1).sum(1) != 1).sum() if (y >= 0).all() else len(y))
+        if not several:
+            return "; one-hot labels [n, C] become class ids by y.argmax(1)"
+        return (
+            f"; {several:,} of {len(y):,} rows hold no 1 or several: multi-label data, where argmax would mislabel "
+            "samples; take one column, such as y[:, 0], as a question of two classes"
+        )
+    if y.dtype.kind == "f" and (y >= 0).all() and np.allclose(y.sum(1), 1, atol=1e-3):
+        return "; probabilities [n, C] become class ids by y.argmax(1)"
+    return "; several values for each sample; take the column of the classes, such as y[:, 0]"
 
 
 def _values(x: np.ndarray, origin: str) -> np.ndarray:

@@ -69,13 +69,17 @@ def class_ids(
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Return the class ids of each part [n] (training set first), and the names of the C classes.
 
-    Whole numbers from 0 on are ids already, holes included, as long as at least half of 0 .. C-1 occur. Other whole
-    numbers, from 1 on or -1 and 1, get ids in their order, and are the names; with `classes` (names in the order of the
-    ids), as many numbers as there are names. Words: see `named_ids`. Labels of other kinds come back as they are, for
-    `fedloom.data.dataset.checked` to refuse. Raises `DataError`, with the set as origin, for labels that are no
-    classes: too many, too large, or marks of a missing value that `classes` does not name.
+    Whole numbers from 0 on, also as floats, are ids already, holes included, as long as at least half of 0 .. C-1
+    occur. Other whole numbers, from 1 on or -1 and 1, get ids in their order, and are the names; with `classes` (names
+    in the order of the ids), as many numbers as there are names. Booleans are the classes False and True. Words: see
+    `named_ids`. Labels of other kinds come back as they are, for `fedloom.data.dataset.checked` to refuse. Raises
+    `DataError`, with the set as origin, for labels that are no classes: too many, too large, or marks of a missing
+    value that `classes` does not name.
     """
     labels = [_plain(part, origin) for part in parts]
+    if classes is None and all(part.dtype.kind == "b" for part in labels):
+        classes = ("False", "True")
+    labels = [part.astype(np.int64) if part.dtype.kind == "b" else part for part in labels]
     if classes is not None and len(set(classes)) < len(classes):
         duplicate = next(name for name, count in Counter(classes).items() if count > 1)
         raise DataError(f"{origin}: class name '{duplicate}' occurs twice; give each class a different name")
@@ -198,12 +202,17 @@ def _to_be_mapped(numbers: Sequence[int], classes: Sequence[str] | None) -> bool
 
 
 def _plain(labels: np.ndarray, origin: str) -> np.ndarray:
-    """Drop the trailing axis of Keras and convert words to strings. Raises `DataError` for missing or mixed labels."""
+    """Drop the trailing axis of Keras, and convert words to strings and whole floats to integers. Raises `DataError`
+    for missing or mixed labels."""
     plain = as_string_array(labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels)
     if plain.dtype.kind in "OT" and plain.ndim == 1 and len(plain):
         kinds = sorted({type(value).__name__ for value in plain.tolist()})
-        raise DataError(f"{origin}: labels are {', '.join(kinds)}; need whole numbers, or words, and no gaps")
-    return plain
+        if not {*kinds} <= {"bool", "int", "float"}:
+            raise DataError(f"{origin}: labels are {', '.join(kinds)}; need whole numbers, or words, and no gaps")
+        plain = np.array(plain.tolist())
+    # From 2**53 on every float is whole, which says nothing about labels; NaN and infinity fail the comparison.
+    is_whole = plain.dtype.kind == "f" and bool(((plain == np.floor(plain)) & (np.abs(plain) < 2**53)).all())
+    return plain.astype(np.int64) if is_whole else plain
 
 
 _ALL_UNKNOWN = 0.9  # share of rows: another spelling rather than new words

@@ -121,7 +121,7 @@ class Scenario:
 
     @property
     def acceptance(self) -> float:
-        """The share of the partition's draws that were accepted, in (0, 1]."""
+        """The share of the partition's draws that were accepted, in [0, 1]."""
         return self.accepted / self.draws
 
     def digest(self) -> str:

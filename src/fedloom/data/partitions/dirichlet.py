@@ -48,7 +48,8 @@ class Dirichlet(Partition):
         10,
         ge=0,
         description="Smallest number of training samples of a client; the draw is repeated until every client has "
-        "as many. With 0 there is one plain draw, whose shares are independent between classes, as in FedDW.",
+        "as many. With 0 there is one plain draw, whose shares are independent between classes, as in FedDW. If no "
+        "draw does, the smallest clients get samples of the largest.",
     )
     max_draws: MaxDraws = 1000
 
@@ -296,6 +297,7 @@ def _deal_to_holders(
     # Samples are shuffled once, and only shares are drawn again: a redraw then costs no permutation of the data.
     class_rows, test_class_rows = (shuffled_classes(data.y.numpy(), train.num_classes, rng) for data in (train, test))
     owner, test_owner = np.empty(len(train), np.int64), np.empty(len(test), np.int64)
+    fewest_lacking, nearest = len(train), owner
     for draw in range(1, options.max_draws + 1):
         held_counts = np.zeros(clients, np.int64)
         for class_holders, rows, test_rows in zip(holders, class_rows, test_class_rows, strict=True):
@@ -310,8 +312,32 @@ def _deal_to_holders(
             held_counts[class_holders] += sizes
         if held_counts.min() >= options.min_samples:
             return Dealt(Views.from_owners(owner, clients), Views.from_owners(test_owner, clients), draw)
-    advice = "raise alpha or classes_per_client" if isinstance(options, ExtendedDirichlet) else "raise alpha"
+        lacking = int(np.maximum(options.min_samples - held_counts, 0).sum())
+        if lacking < fewest_lacking:
+            fewest_lacking, nearest = lacking, owner.copy()
+    if isinstance(options, Dirichlet):  # with few classes no draw may do; the other kind limits classes per client
+        views = Views.from_owners(_filled_up(nearest, options.min_samples, clients, rng), clients)
+        test_views = deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng)
+        note = (
+            f"partition dirichlet: none of {options.max_draws:,} draws with alpha {options.alpha} gave each of "
+            f"{clients} clients {options.min_samples} samples; in the nearest one {fewest_lacking:,} samples went from the "
+            "largest clients to those with fewer (min_samples: 0 takes a draw as it is, dirichlet-equal equal sizes)"
+        )
+        return Dealt(views, test_views, options.max_draws, 0, notes=(note,))
     raise options.refusal(
         f"none of {options.max_draws} draws with alpha {options.alpha} gave each of {clients} clients "
-        f"{options.min_samples} samples; {advice}, or lower clients or min_samples"
+        f"{options.min_samples} samples; raise alpha or classes_per_client, or lower clients or min_samples"
     )
+
+
+def _filled_up(owner: Indices, minimum: int, clients: int, rng: np.random.Generator) -> Indices:
+    """Return the client of each sample [n] after each client with fewer than `minimum` samples got random ones of the
+    clients that are the largest at that time."""
+    filled, sizes = owner.copy(), np.bincount(owner, minlength=clients)
+    for client in np.flatnonzero(sizes < minimum):
+        while (lacking := minimum - sizes[client]) > 0:
+            largest = int(np.argmax(sizes))
+            count = min(lacking, sizes[largest] - minimum)  # above 0: there are enough samples for all
+            filled[rng.choice(np.flatnonzero(filled == largest), count, replace=False)] = client
+            sizes[[largest, client]] += -count, count
+    return filled

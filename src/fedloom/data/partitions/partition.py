@@ -47,11 +47,11 @@ class Dealt:
         train: views per client into the training set.
         test: views per client into the test set.
         draws: how many draws the rejection loops needed.
-        accepted: how many of them were kept (one per loop).
+        accepted: how many of them were kept (one per loop; 0 if none could be, and the nearest one was changed).
         val: only from a partition that fixes the validation views too.
         test_rows: which samples the test views of such a partition index: the official test set, or the clients' own
             pool (see `fedloom.data.assemble.OwnSplit`).
-        notes: sentences on samples that are in no view though a reader would expect them there.
+        notes: sentences on a changed draw, and on samples that are in no view though a reader would expect them there.
     """
 
     train: Views

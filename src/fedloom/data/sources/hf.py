@@ -1,7 +1,7 @@
 """Hugging Face datasets (extra `hub`)."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from fedloom.core.errors import DataError
 from fedloom.data.labels import PARTS, named_ids, refuse_missing_labels
 from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
+from fedloom.data.sources.class_folders import BARE_PARTS, part_of
 from fedloom.data.sources.files import read_regular
 from fedloom.data.sources.groups import number_groups
 from fedloom.data.sources.pixels import WHITE, PictureNotes, image_pixels, put, read_pixels, resized
@@ -142,7 +143,7 @@ class HuggingFace(ImageSource):
     def _labels(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
         """Return class ids of each part and the class names: those that the training set states, else its training
         labels. Where parts state names, labels are matched by name: the ids of a test set may have another order."""
-        columns = [list(self._column(part, self.label)) for part in data]
+        columns = [list(map(_plain_label, self._column(part, self.label))) for part in data]
         wrong = next((v for values in columns for v in values if not isinstance(v, int | str)), 0)
         if not isinstance(wrong, int | str):
             problem = f"{wrong!r:.60} is no label; need integers or words"
@@ -195,6 +196,21 @@ class HuggingFace(ImageSource):
         return texts
 
 
+def _plain_label(label: Any) -> Any:
+    """Return the entry of a list of one, and a whole float as an integer; other labels unchanged."""
+    single = label[0] if isinstance(label, list) and len(label) == 1 else label
+    return int(single) if isinstance(single, float) and single.is_integer() else single
+
+
+def splits_by_part(names: Iterable[str]) -> dict[str, str]:
+    """Return the split for each of the parts train, val and test: of this name, or of one like "Train" or "testing"."""
+    parts: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: name not in ("train", "val", "test")):
+        if (part := part_of(name)) in BARE_PARTS and part is not None:
+            parts.setdefault(part[0], name)
+    return parts
+
+
 def as_stored(data: Any) -> tuple[Any, str]:
     """Return a `datasets.Dataset` without its output format (torch, numpy, ...), which would hand out other kinds of
     values, and a note where that was a function of the user's."""
@@ -241,12 +257,14 @@ def _ids_by_name(
 def from_huggingface(data: Any, **keys: Any) -> Splits:
     """Splits from a `datasets.Dataset`, or from a `DatasetDict` with a split `train` and, if there is one, `test`.
 
-    `keys` are those of the source `hf`, without the location of the data: `image` or `text`, `label`, `group`,
-    `train_split`, `test_split`, `size`, `channels`, `length`, ... Without a test split 20 % of each class are
-    held out. Raises `DataError` for columns and labels that do not fit.
+    Splits may also be called "Train" or "testing". `keys` are those of the source `hf`, without the location of the
+    data: `image` or `text`, `label`, `group`, `train_split`, `test_split`, `size`, `channels`, `length`, ... Without a
+    test split 20 % of each class are held out. Raises `DataError` for columns and labels that do not fit.
     """
     split = hasattr(data, "keys")
-    keys = {"test_split": "test" if split and "test" in data else None, "dataset": "data", **keys}
+    parts_of = splits_by_part(data) if split else {}
+    named = {"train_split": parts_of.get("train", "train"), "test_split": parts_of.get("test")}
+    keys = {**named, "dataset": "data", **keys}
     configured = configure_source(HuggingFace, **keys)
     split_names = [name for name in (configured.train_split, configured.test_split) if name is not None]
     missing = [name for name in split_names if name not in data] if split else []

@@ -310,8 +310,9 @@ def decode_into(
         key, row = rows[name]
         put(pixels, arrays, key, row, allocate)
     if damaged:
-        count = f"; {len(damaged):,} of {len(rows):,} pictures cannot be decoded" if len(damaged) > 1 else ""
-        raise DataError(f"{damaged[0]}{count}")
+        others = "".join(f", {line.partition(': cannot')[0]}" for line in damaged[1:4])
+        count = f"{len(damaged):,} of {len(rows):,} pictures cannot be decoded"
+        raise DataError(f"{damaged[0]}; {count}{others}: copy them again, or take them out")
     return notes.sentences()
 
 

@@ -250,30 +250,37 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
 
 def _items(data: Any, part: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray]:
     samples: list[np.ndarray] = []
-    labels: list[int | str] = []
+    labels: list[bool | int | str] = []
     try:
         length = len(data)
     except TypeError:
         problem = f"{part} is a {type(data).__name__} without a length"
         raise DataError(f"from_torch: {problem}; make it a list of (sample, label)") from None
     for row in range(length):
-        entry = data[row]
+        try:
+            entry = data[row]
+        except (IndexError, KeyError) as error:
+            why = f"{type(error).__name__} ({' '.join(str(error).split())[:100]})"
+            what = f"{part} states {length:,} items by __len__, and its item {row:,} raises {why}"
+            raise DataError(f"from_torch: {what}; mend __len__ or __getitem__") from error
         if not isinstance(entry, tuple | list) or len(entry) != 2:
             raise DataError(f"from_torch: item {row} of {part} is a {type(entry).__name__}; need (sample, label)")
         sample, label = (as_array(value, f"from_torch: item {row} of {part}", pictures) for value in entry)
-        if label.ndim > 0 or label.dtype.kind not in "iuU":
-            shown = f"{entry[1]!r:.60}".split("\n")[0]
-            raise DataError(f"from_torch: label {row} of {part} is {shown}; need an integer or a word")
+        value = label.item() if label.size == 1 else None
+        if label.dtype.kind not in "biufU" or value is None or (isinstance(value, float) and not value.is_integer()):
+            shown, hint = f"{entry[1]!r:.60}".split("\n")[0], one_hot_hint(label[None], label[None])
+            raise DataError(f"from_torch: label {row} of {part} is {shown}; need an integer or a word{hint}")
         if samples and sample.shape != samples[0].shape:
             raise DataError(f"from_torch: item {row} of {part} has shape {sample.shape}, item 0 {samples[0].shape}")
         samples.append(sample)
-        labels.append(label.item())
+        labels.append(int(value) if isinstance(value, float) else value)
     if not samples:
         raise DataError(f"from_torch: {part} holds no items")
     if len({type(label) for label in labels}) > 1:
         raise DataError(f"from_torch: labels of {part} are both words and numbers; need one kind")
+    kind = np.str_ if isinstance(labels[0], str) else np.bool_ if isinstance(labels[0], bool) else np.int64
     try:
-        return np.stack(samples), np.array(labels, np.str_ if isinstance(labels[0], str) else np.int64)
+        return np.stack(samples), np.array(labels, kind)
     except OverflowError:
         raise DataError(f"from_torch: label {max(labels)} of {part} is no class: need whole numbers 0 .. C-1") from None
 

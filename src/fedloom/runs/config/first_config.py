@@ -21,6 +21,7 @@ from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
 from fedloom.data.sources.files import open_files
+from fedloom.data.sources.hf import splits_by_part
 from fedloom.data.sources.pixels import is_image
 from fedloom.data.sources.source import SOURCES, Splits, configure_source
 from fedloom.runs.config.run_config import RunConfig, parse
@@ -350,8 +351,9 @@ def hub_keys(dataset: str, label: str | None) -> Keys:
     else:
         raise DataError(f"{dataset}: has no pictures and no texts, but {', '.join(kinds)[:300]}; save it as Parquet")
     if splits:
-        keys["train_split"] = "train" if "train" in splits else splits[0], ""
-        test = next((name for name in ("test", "validation", "valid", "val") if name in splits), None)
+        parts = splits_by_part(splits)
+        keys["train_split"] = parts.get("train", splits[0]), ""
+        test = parts.get("test", parts.get("val"))
         why = "" if test else "the set has no test split: a fifth of each class is held out"
         keys["test_split"] = test, why
     return keys
