@@ -321,7 +321,7 @@ def _deal_to_holders(
         note = (
             f"partition dirichlet: none of {options.max_draws:,} draws with alpha {options.alpha} gave each of "
             f"{clients} clients {options.min_samples} samples; in the nearest one {fewest_lacking:,} samples went from "
-            "the largest clients to those with fewer (min_samples: 0 takes a draw as it is, dirichlet-equal equal sizes)"
+            "the largest clients to those with fewer (min_samples: 0 takes a plain draw, dirichlet-equal equal sizes)"
         )
         return Dealt(views, test_views, options.max_draws, 0, notes=(note,))
     raise options.refusal(
