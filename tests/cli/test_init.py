@@ -31,6 +31,15 @@ def test_the_written_config_is_inspected_and_run(capsys: Any) -> None:
     assert call(capsys, "run", "configs/first.yaml", "rounds=1", "--quiet")[0] == 0
 
 
+def test_what_is_left_out_is_said(capsys: Any) -> None:
+    rows = "\n".join(f"{row % 7}-{row % 9},{'x' if row == 5 else row % 7},{'yn'[row % 3 > 0]}" for row in range(120))
+    Path("odd.csv").write_text(f"range,age,ill\n{rows}\n")
+    _, _, err = call(capsys, "init", "--from", "odd.csv")
+    assert "scenario.missing = ['x']: these cells are no numbers, and count as missing" in err
+    assert "1 of 120 rows lack a value" in err
+    assert "scenario.drop = ['range']: range: " in err
+
+
 def test_names_with_spaces_are_quoted(capsys: Any) -> None:
     code, out, _ = call(capsys, "init", "--from", "my patients.csv", "--json")
     assert code == 0

@@ -29,7 +29,8 @@ def test_new_rows_are_written_as_the_runs_own(tmp_path):
     [
         ("age,sex\n1,F\n", "column 'sex' holds 'F' in 1 rows, known as 'f'; write it so"),
         ("age,sex\n" + "1,w\n" * 20, "column 'sex' holds unknown words in 20 of 20 rows"),
-        ("age,sex\n1,f\n2,f\n?,m\n", r"column 'age' holds numbers except in 1 of 3 cells, the first in row 3: '\?'"),
+        ("age,sex\n1,f\n2,f\n?,m\n", r"column 'age' lacks 1 values, the first in row 3 \(1 of 3 cells, such as '\?'"),
+        ("age,sex\n1,f\n2,f\n1-2,m\n", r"column 'age' holds numbers except in 1 of 3 cells, the first in row 3: '1-2'"),
         ("age,sex\n1,f\n,f\n", "column 'age' lacks 1 values, the first in row 2"),
         ("age;sex\n1;f\n", "cells look separated by ';'; need ',' between them, as in the run's own files"),
         ("age,sex\n" + "2020-01-01,f\n" * 3, r"'age' holds date32\[day\]; write it as the run's own files are"),

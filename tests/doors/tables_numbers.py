@@ -1,7 +1,7 @@
 """Doors: columns of a table that are numbers, dates or ids in some spelling."""
 
 from doors.door import Door
-from doors.rows import AGES, ILL, NUMBERS, ROWS, by_row, column, odd, parquet, raw, text_of
+from doors.rows import AGES, ILL, NUMBERS, ROWS, by_row, column, odd, parquet, raw, text_of, two
 
 _WHOLE = [row * 777 + 1000 for row in range(ROWS)]
 _POINTS = [f"{number + 0.5:,}" for number in _WHOLE]  # 1,000.5
@@ -14,16 +14,30 @@ _IDS = ("different whole number in nearly every row", "'v'", "drop")
 
 DOORS = [
     # one odd cell among numbers: which, how often, where, and the key that reads it
-    Door("odd ?", odd("?"), refused=("'v'", "2 of 40 cells", "row 6: '?'", '`missing: ["?"]`', "drop")),
-    Door("odd -", odd("-"), refused=("2 of 40 cells", "row 6", '`missing: ["-"]`')),
+    Door("odd ?", odd("?"), refused=("'v' lacks 2 values, the first in row 6 (2 of 40 cells, such as '?', count as",
+        "incomplete: drop", "drop: ['v']")),
+    Door("odd - that must not be missing", odd("-", missing=[]), refused=("2 of 40 cells", '`missing: ["-"]`')),
+    *(Door(f"odd {cell} in rows left out", odd(cell, incomplete="drop"), {"features": _BOTH, "range": (0.25, 58.75)},
+        notes=(("2 of 40 rows",), ("'v' holds numbers", f"2 of 40 cells, such as '{cell}', count as missing")))
+        for cell in ("-", ".", "n/k", "Unknown", "k.A.", "not done", "#DIV/0!")),
     Door("odd NA", odd("NA"), refused=("'v' lacks 2 values, the first in row 6", "incomplete: drop", "drop: ['v']")),
     Door("odd blank", odd(""), refused=("'v' lacks 2 values, the first in row 6",)),
     Door("odd comma", odd("1,5"), refused=("2 of 40 cells", "'1,5'", "write plain numbers there")),
     Door("odd space", odd("1 234"), refused=("2 of 40 cells", "'1 234'", '`thousands: " "`')),
-    Door("odd dollar", odd("$12"), refused=("2 of 40 cells", "row 6", "'$12'", "write plain numbers there")),
-    Door("odd percent", odd("12 %"), refused=("2 of 40 cells", "'12 %'")),
-    Door("odd bound", odd("<5"), refused=("2 of 40 cells", "'<5'")),
-    Door("odd unit", odd("5.0 mg"), refused=("2 of 40 cells", "'5.0 mg'")),
+    *(Door(f"odd {cell}", odd(cell), {"features": _BOTH},
+        notes=(("'v' holds numbers: 2 of 40 cells", f"'{cell}', are in {unit}"),))
+        for cell, unit in (("$70", "$"), ("70 %", "%"), ("70%", "%"), ("70.0 mg", "mg"),
+                           ("70 kg/m\u00b2", "kg/m\u00b2"))),
+    *(Door(f"odd {cell} as a value", odd(cell, bounds="value"), {"features": _BOTH},
+        notes=((f"2 of 40 cells, such as '{cell}', are read as that number (`bounds`)",),))
+        for cell in ("<70", ">= 70", "~70", "ca. 70.0")),
+    Door("odd bound", odd("<5"), refused=("2 of 40 cells", "'<5'", "`bounds: value` to read '<5' as 5")),
+    Door("two units", column([f"{n} {('mg', 'g')[n % 2]}" for n in _WHOLE]), refused=("40 of 40 cells",)),
+    Door("percent beside shares", column(["50%", *(row / 40 for row in range(1, ROWS))]), refused=("1 of 40", "'50%'")),
+    Door("thousands beside plain numbers", odd("2 k"), refused=("2 of 40", "'2 k'")),
+    Door("house numbers", odd("12A"), refused=("2 of 40", "'12A'")),
+    Door("another unit in the test file", two({"age": AGES, "v": [f"{n} kg" for n in NUMBERS], "ill": ILL},
+        {"age": AGES, "v": [f"{n} lb" for n in NUMBERS], "ill": ILL}), refused=("in lb, that of training rows in kg",)),
     Door("odd hex", odd("0x1F"), refused=("2 of 40 cells", "'0x1F'")),
     Door("odd word", odd("none"), refused=("2 of 40 cells", "'none'")),
     Door("odd date", odd("2024-01-31"), refused=("2 of 40 cells", "'2024-01-31'")),
@@ -72,8 +86,11 @@ DOORS = [
         refused=("'0.125'", '`decimal: "."`')),
     Door("decimal is thousands", column(NUMBERS, decimal=",", thousands=","), refused=("must differ",)),
     # numbers with something around them
-    Door("money", column([f"${n}" for n in _WHOLE]), refused=("40 of 40 cells", "row 1", "'$1000'")),
-    Door("doses", column([f"{n}.5 mg" for n in _WHOLE]), refused=("40 of 40 cells", "'1000.5 mg'")),
+    Door("money", column([f"${n}" for n in _WHOLE]), {"features": _BOTH}, notes=(("'$1000', are in $",), _IDS)),
+    Door("doses", column([f"{n}.5 mg" for n in _WHOLE]), {"range": (0.5, 30526.5)}, notes=(("40 of 40", "in mg"),)),
+    Door("doses above a bound", column([f">{n}.5mg" for n in _WHOLE], bounds="value"), {"range": (0.5, 30526.5)},
+        notes=(("40 of 40 cells", "are in mg; 40 of 40 cells"),)),
+    Door("doses with a comma", column([f"{n},5 mg" for n in _WHOLE], separator=";"), refused=('`decimal: ","`',)),
     Door("few doses", by_row(lambda row: f"{row % 3 * 10} mg", drop="age"),
         {"features": ("v=0 mg", "v=10 mg", "v=20 mg")}, notes=(("numbers with units", "'0 mg'", "3 categories"),)),
     Door("0 to 3+", by_row(lambda row: ["0", "1", "2", "3+"][row % 4]), refused=("10 of 40 cells", "'3+'")),

@@ -160,6 +160,9 @@ def init(
         _refuse_existing(path)
     for note in first.scenario.notes:
         shared.say(note)
+    for key in ("missing", "bounds", "drop"):  # nothing leaves without a line
+        if (chosen := first.sections["scenario"].get(key)) is not None:
+            shared.say(f"scenario.{key} = {chosen[0]}: {chosen[1]}")
     if as_json:
         shared.print_json(
             {"config": str(path), "clients": first.scenario.clients, "classes": list(first.scenario.train_set.classes)}

@@ -93,9 +93,31 @@ def test_a_table_of_another_country() -> None:
     assert values["separator"] == ";"
     assert values["encoding"] == "latin-1"
     assert values["decimal"] == ","
-    assert values["missing"] == ["?"]
+    assert "missing" not in values  # among numbers ? is known
     assert values["incomplete"] == "drop"
     assert values["label"] == "diagnose"
+
+
+@pytest.mark.parametrize(
+    ("cell", "keys"),
+    [
+        ("51.5 kg", {}),
+        ("51.5kg", {}),
+        ("51.5%", {}),
+        ("<40", {"bounds": "value"}),
+        ("~51", {"bounds": "value"}),
+        ("n/k", {"incomplete": "drop"}),
+        ("unknown", {"incomplete": "drop"}),
+        ("-", {"incomplete": "drop"}),
+        ("fifty", {"missing": ["fifty"], "incomplete": "drop"}),
+        ("51-53", {"drop": ["weight"]}),
+    ],
+)
+def test_odd_cells_among_numbers_are_read_or_named(cell: str, keys: dict[str, Any]) -> None:
+    rows = [f"{cell if row % 25 == 3 else 40 + row / 8},{row % 11},{'kg'[row % 2]}\n" for row in range(200)]
+    Path("weights.csv").write_text("weight,visits,diagnosis\n" + "".join(rows))
+    values = runs_unchanged("weights.csv")["scenario"]
+    assert {key: values[key] for key in ("bounds", "missing", "incomplete", "drop") if key in values} == keys
 
 
 def test_numbers_with_marks_between_thousands() -> None:

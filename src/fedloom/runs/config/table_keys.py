@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedloom.core.errors import ConfigError, DataError, suggest_name
-from fedloom.data.labels import MISSING_MARKS, missing_marks
+from fedloom.data.labels import missing_marks
 from fedloom.data.sources.source import SOURCES, configure_source
 from fedloom.data.sources.tables.columns import CellFormat, Column, incomplete_rows
 from fedloom.data.sources.tables.formats import FileTable
 from fedloom.data.sources.tables.table_files import NO_HEADER, looks_like_a_row, start_of_text
-from fedloom.data.sources.tables.words import SPELLINGS, refuse_misread
+from fedloom.data.sources.tables.words import SPELLINGS, number_part, odd_words, refuse_misread
 
 _SEPARATORS = (",", ";", "\t", "|")
 _LABELS = re.compile(
@@ -61,16 +61,19 @@ def table_keys(path: Path, source: str, label: str | None, owner: str | None, as
         keys["owner"] = of_rows
         chosen.append(of_rows[0])
     marks = {name: missing_marks(columns[name].counts()) for name in chosen if name in columns}
-    if "missing" not in keys and any(marks.values()):
+    if any(marks.values()):
         where = " and ".join(name for name in marks if marks[name])
-        found = sorted({mark for of_column in marks.values() for mark in of_column})
-        keys["missing"] = found, f"cells of {where} that stand for a missing value"
+        stated, why = keys.get("missing", ([], ""))
+        found = sorted({*stated, *(mark for of_column in marks.values() for mark in of_column)})
+        keys["missing"] = found, f"{why}{'; ' if why else ''}cells of {where} that stand for a missing value"
         table = _Table(keys)
         columns = table.columns()
     if dropped := table.teaching_nothing([name for name in names if name not in chosen]):
         keys["drop"] = [*dropped], "; ".join(f"{name}: {reason}" for name, reason in dropped.items())
     rows = table.file.rows
-    incomplete = incomplete_rows((column for name, column in columns.items() if name not in dropped), rows)
+    features = [name for name in names if name not in chosen and name not in dropped]
+    used = [columns[name] for name in chosen if name in columns]
+    incomplete = incomplete_rows([*used, *(table.reader.feature(table.file, name) for name in features)], rows)
     if incomplete.any():
         keys["incomplete"] = "drop", f"{int(incomplete.sum()):,} of {rows:,} rows lack a value"
     return keys
@@ -112,14 +115,15 @@ class _Table:
 
     def _why_it_teaches_nothing(self, name: str) -> str:
         try:
-            column = self.reader.column(self.file, name)
+            column = self.reader.feature(self.file, name)
             if column.words is None:
                 column.as_numbers(self.path)
             else:
                 refuse_misread(column, self.path, self.reader.cell_format)
         except DataError as error:  # without the file, the column, the advice and cells of the data
             text = str(error).removeprefix(f"{self.path}: ").removeprefix(f"column '{name}' ")
-            return re.split(";|: |, the first", text, maxsplit=1)[0][:120]
+            mend = " (mend them, or name it in `categorical`)" if "holds numbers" in text else ""
+            return re.split(";|: |, the first", text, maxsplit=1)[0][:120] + mend
         missing, values = int(column.is_missing.sum()), column.present_values
         different = len(np.unique(values))
         if 2 * missing > self.file.rows:
@@ -157,9 +161,9 @@ def _is_utf8(raw: bytes) -> bool:
 
 def _spelling(table: _Table) -> Keys:
     """Return the keys `decimal`, `thousands` and `missing` with which the fewest columns have to be left out."""
-    words_of = {name: list(column.counts()) for name, column in table.readable().items()}
-    words = [word for of_column in words_of.values() for word in of_column[:_WORDS]]
-    marks = sorted({word for of_column in words_of.values() for word in of_column} & MISSING_MARKS)
+    counts_of = {name: column.counts() for name, column in table.readable().items()}
+    words = [number_part(word) for counts in counts_of.values() for word in [*counts][:_WORDS]]
+    marks = sorted(mark for counts in counts_of.values() for mark in odd_words(counts))
     usual = table.reader.cell_format
     spellings: list[dict[str, Any]] = []
     # in a file with commas between its cells, a comma is rarely a decimal sign, so these spellings come last
@@ -170,6 +174,7 @@ def _spelling(table: _Table) -> Keys:
             changed = {key: getattr(cell_format, key) for key in ("decimal", "thousands")}
             changed = {key: value for key, value in changed.items() if value != getattr(table.reader, key)}
             spellings += [changed, *([changed | {"missing": marks}] if marks else [])]
+    spellings += [spelling | {"bounds": "value"} for spelling in spellings]
 
     def unread_columns(spelling: dict[str, Any]) -> int:
         return len(
@@ -180,7 +185,8 @@ def _spelling(table: _Table) -> Keys:
     meanings = {
         "decimal": "numbers are written as 1,5",
         "thousands": f"numbers are written as 1{best.get('thousands')}000",
-        "missing": "these cells stand for a missing value",
+        "missing": "these cells are no numbers, and count as missing",
+        "bounds": "cells such as <40 or ~51 are read as that number",
     }
     return {key: (value, meanings[key]) for key, value in best.items()}
 

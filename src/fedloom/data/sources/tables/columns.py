@@ -39,12 +39,13 @@ class ReadingError(DataError):
 @dataclass(frozen=True, slots=True)
 class CellFormat:
     """How a file writes its cells; keys as in `TableSource`. A `typed` file states the kinds of its columns: its texts
-    become numbers only where `decimal` or `thousands` asks for it."""
+    become numbers only where `decimal` or `thousands` asks for it. bounds: whether <40 is read as 40."""
 
     decimal: str = "."
     thousands: str | None = None
     missing: tuple[str, ...] | None = None
     typed: bool = False
+    bounds: bool = False
 
     def number(self, word: str) -> int | float | None:
         """Return the value of a word that is a number in this format (an int keeps all its digits), else None."""
@@ -89,13 +90,16 @@ class CellFormat:
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column [n]. `values`: numbers as stored, or for words the index into `words`, the different ones that occur.
-    missing: bool [n], cells without a value, or None; their `values` mean nothing."""
+    missing: bool [n], cells without a value, or None; their `values` mean nothing. unit: of numbers that are written
+    with one. note: how other cells than plain numbers became numbers."""
 
     name: str
     values: np.ndarray
     words: tuple[str, ...] | None = None
     missing: np.ndarray | None = None
     absence: Literal["null", "blank", "nan"] = "null"  # how a cell lacks its value: null or mark, empty text, NaN
+    unit: str = ""
+    note: str = ""
 
     @property
     def is_missing(self) -> np.ndarray:
@@ -197,7 +201,7 @@ def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
         "null": f"lacks {count} values, the first in row {row}",
         "blank": f"is empty in row {row} ({count:,} of {len(column.missing):,} rows)",
         "nan": f"holds nan in row {row}; need finite numbers ({count:,} of {len(column.missing):,} rows lack one)",
-    }[column.absence]
+    }[column.absence] + (f" ({column.note})" if column.note else "")
     also = "" if is_needed else f", or the column (drop: ['{column.name}'])"
     raise ReadingError(
         f"{path}: column '{column.name}' {problem}",

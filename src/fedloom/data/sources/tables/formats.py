@@ -19,15 +19,15 @@ from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError
 from fedloom.data.sources.tables.encoding import as_known, encoded
 from fedloom.data.sources.tables.source import TableSource
 from fedloom.data.sources.tables.table_files import TableFile, read_csv, read_parquet
-from fedloom.data.sources.tables.words import refuse_misread
+from fedloom.data.sources.tables.words import measured, refuse_misread
 
-_READING_KEYS = ("missing", "decimal", "thousands", "separator", "encoding", "incomplete")
+_READING_KEYS = ("missing", "decimal", "thousands", "bounds", "separator", "encoding", "incomplete")
 
 
 class FileTable(TableSource):
     """Base of tables in files: a file of rows, and maybe another one with test rows."""
 
-    keys_added_later = frozenset({"decimal", "thousands"})
+    keys_added_later = frozenset({"bounds", "decimal", "thousands"})
 
     path: Path = Field(description="Path of the file with the rows.", examples=["patients.csv"])
     test_path: Path | None = Field(
@@ -36,6 +36,10 @@ class FileTable(TableSource):
     decimal: Literal[".", ","] = Field(".", description="Decimal separator of numbers.")
     thousands: Literal[",", ".", "'", " ", "_"] | None = Field(
         None, description="Separator between groups of three digits."
+    )
+    bounds: Literal["refuse", "value"] = Field(
+        "refuse",
+        description="Cells such as <40, >=90 or ~51 among numbers: refuse the column, or read the number itself.",
     )
 
     @model_validator(mode="after")
@@ -46,7 +50,7 @@ class FileTable(TableSource):
 
     @property
     def cell_format(self) -> CellFormat:
-        return CellFormat(self.decimal, self.thousands, self.missing, self.typed)
+        return CellFormat(self.decimal, self.thousands, self.missing, self.typed, self.bounds == "value")
 
     def files(self) -> Sequence[Path]:
         paths = [self.path] if self.test_path is None else [self.path, self.test_path]
@@ -260,6 +264,7 @@ def _rows(reader: FileTable, features: Sequence[str], label: LabelColumn | None)
     if not len(complete):
         raise DataError(f"{file.path}: every row lacks a value")
     x, notes, unknown = encoded(columns, complete, words, file.path, str(file.path), other_file=True)
+    notes += [f"{file.path}: column '{of.name}' holds numbers: {of.note}" for of in columns.values() if of.note]
     known_labels = None if labels is None else labels.rows(complete).labels()
     return NewRows(x, complete, known_labels, notes, unknown, file.rows - len(complete))
 
@@ -268,7 +273,9 @@ def _columns(reader: FileTable, file: TableFile, words: Mapping[str, Sequence[st
     """Return the columns that the model learned from. words: the known ones of each column, none for measurements."""
     texts = reader.texts(file, [name for name, column_words in words.items() if column_words])
     columns = {
-        name: as_known(texts[name], column_words, reader.cell_format) if column_words else reader.column(file, name)
+        name: as_known(texts[name], column_words, reader.cell_format)
+        if column_words
+        else measured(reader.column(file, name), file.path, reader.cell_format, is_number=True)
         for name, column_words in words.items()
     }
     for name, column in columns.items():

@@ -161,6 +161,17 @@ class TableSource(Source):
         self.require_column(file, name)
         return cells.read_column(file.columns[name], name, file.path, self.cell_format)
 
+    def feature(self, file: TableFile, name: str, like: Column | None = None) -> Column:
+        """Return a column of a file as `column` does, with cells such as 51 kg as numbers unless it holds names. like:
+        the same column of the training file. Raises `DataError` for another unit than there."""
+        column = self.column(file, name)
+        if name in (self.label, self.owner, *self.categorical):
+            return column
+        column = words.measured(column, file.path, self.cell_format, like is not None)
+        if like is not None and column.unit and like.unit and column.unit.casefold() != like.unit.casefold():
+            raise DataError(f"{file.path}: column '{name}' is in {column.unit}, that of training rows in {like.unit}")
+        return column
+
     def require_column(self, file: TableFile, name: str) -> None:
         """Raise `DataError` if a file has no such column."""
         if name not in file.columns:
@@ -230,9 +241,9 @@ class TableSource(Source):
             for name in of_groups:
                 self.require_column(file, name)
         as_written = [self.texts(file, of_groups) for file in files]
-        first = {name: self.column(files[0], name) for name in [*features, *apart]}
+        first = {name: self.feature(files[0], name) for name in [*features, *apart]}
         measured = [name for name, column in first.items() if column.words is None]
-        tables = [first, *({name: self.column(file, name) for name in measured} for file in files[1:])]
+        tables = [first, *({name: self.feature(file, name, first[name]) for name in measured} for file in files[1:])]
         named = [name for name in measured if name in {*apart, *self.categorical}]
         as_names = self.names(files, [{name: table[name] for name in named} for table in tables])
         first, *others = (table | names for table, names in zip(tables, as_names, strict=True))
@@ -269,6 +280,7 @@ class TableSource(Source):
                 continue
             if column.words is None:
                 column.as_numbers(path)  # refuses infinite ones
+                notes += [f"{path}: column '{name}' holds numbers: {column.note}"] if column.note else []
             elif name not in self.categorical:
                 notes += words.refuse_misread(column, path, self.cell_format)
             notes += twins_note(str(path), f"words of '{name}'", column.counts())

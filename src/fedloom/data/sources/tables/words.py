@@ -32,6 +32,20 @@ _AMOUNT = re.compile(
     r"(?:[<>≤≥~≈±]=?|[$€£¥₹]|(?:USD|EUR|GBP|CHF) )? ?[-+]?\d[\d.,' ]*(?:[eE][-+]?\d+)?"
     r" ?(?:%|‰|°[CF]?|[$€£¥₹]|(?<= )[^\W\d_][\w/³²^]{0,9})?"
 )
+# A number with a bound before it and a unit before or behind it; capital letters behind it may number houses (12A).
+_TOKEN = r"[^\W\d_]{0,11}[²³\d]?(?:[/·^*.][^\W\d_]{1,8}[²³\d]?)*"
+_CELL = re.compile(
+    r"(?P<bound>[<>≤≥~≈]=?|(?:ca|approx|about)\.?)? ?(?P<before>[$€£¥₹]|(?:USD|EUR|GBP|CHF)(?= ))? ?"
+    r"(?P<number>[-+]?(?:\d[\d.,'_ ]*|\.\d+)(?:[eE][-+]?\d+)?)"
+    rf"(?P<unit> ?[%‰°$€£¥₹][CF]?|(?: ?[^\W\d_A-Z]| [A-Z]|[A-Z](?=[^\W\d_])){_TOKEN}(?: [^\W\d_]{_TOKEN})?)?"
+)
+_SCALES = {"k", "m", "b", "bn", "mio", "mrd", "tsd", "thousand", "million", "billion"}  # 2 k beside 2000
+# What stands for a missing value among numbers, in any case; in a column of words it may be a category.
+_PHRASES = (
+    "n/k, nk, n.k., not known, unknown, unk, unbekannt, k.a., k. a., ka, keine angabe, nd, n.d., not done, no data, "
+    "none, missing, pending, not available, not applicable, #value!, #div/0!, #ref!, #num!, #name?"
+)
+_NO_NUMBERS = {*map(str.casefold, MISSING_MARKS), *_PHRASES.split(", ")}
 CATEGORIES = 1000  # different words that a column can become
 _FEW = 10  # different amounts ("5 mg", "10 mg") that can be categories
 _NAMES = 20  # different words that can be categories however few rows there are
@@ -84,7 +98,11 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
         )
     if 2 * (numbers + amounts) > cells and by_kind["number"] < cells:
         odd = [word for word in counts if word not in words.get("number", ())]
-        says = _says([*words.get("number", ()), *words.get("spelled", ())], words, cell_format)
+        amounts_alone = map(number_part, words.get("amount", ()))
+        spelled = [*words.get("spelled", ()), *(part for part in amounts_alone if cell_format.number(part) is None)]
+        says = _says(
+            [*words.get("number", ()), *spelled], words | ({"spelled": spelled} if spelled else {}), cell_format
+        )
         how = "except in" if by_kind["number"] else "in another spelling in"
         raise ReadingError(
             f"{origin} holds numbers {how} {cells - by_kind['number']:,} of {cells:,} cells, the first in row "
@@ -117,6 +135,72 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
     return notes
 
 
+def measured(column: Column, path: Path, cell_format: CellFormat, is_number: bool = False) -> Column:
+    """Return numbers in place of words that `refuse_misread` refuses, where their meaning is plain: numbers in one
+    unit, words for a missing value, and bounds if the cell_format reads them. Other columns come back as they are.
+    is_number: whether it holds numbers elsewhere, and so do words that could be categories."""
+    if column.words is None:
+        return column
+    try:
+        if not is_number:
+            refuse_misread(column, path, cell_format)
+            return column
+    except ReadingError:
+        pass
+    counts, values, is_absent = column.counts(), list[int | float](), list[bool]()
+    cells: dict[str, list[str]] = {"unit": [], "absent": [], "bound": []}
+    units, plain = set[str](), list[float]()
+    for word in column.words:
+        match, value = _CELL.fullmatch(to_ascii(word)), cell_format.number(word)
+        is_absent.append(value is None and cell_format.missing != () and word.casefold() in _NO_NUMBERS)
+        if is_absent[-1]:
+            cells["absent"].append(word)
+        elif value is not None:
+            plain.append(float(value))
+        else:
+            value = None if match is None else cell_format.number(match["number"].strip())
+            is_bound = match is not None and match["bound"] is not None
+            if match is None or value is None or (is_bound and not cell_format.bounds) or re.match(r"\D*0\d", word):
+                return column
+            if unit := (match["before"] or match["unit"] or "").strip():
+                units.add(unit)
+                cells["unit"].append(word)
+            if is_bound:
+                cells["bound"].append(word)
+        values.append(0 if value is None else value)
+    kinds = {unit.casefold() for unit in units}
+    # Beside 51 %, a plain 0.5 may mean 50 %.
+    is_unclear = kinds & _SCALES or ("%" in kinds and max(map(abs, plain), default=2) <= 1 < max(map(abs, values)))
+    if not any(cells.values()) or len(kinds) > 1 or (plain and is_unclear) or all(is_absent):
+        return column
+    unit, total = next(iter(units), ""), sum(counts.values())
+    meanings = {"unit": f"are in {unit}", "absent": "count as missing", "bound": "are read as that number (`bounds`)"}
+    says = [
+        f"{sum(counts[word] for word in words):,} of {total:,} cells, such as '{words[0][:40]}', {meanings[kind]}"
+        for kind, words in cells.items()
+        if words
+    ]
+    missing = np.array(is_absent)[column.values] | column.is_missing
+    numbers = np.array(values)[column.values]
+    return Column(column.name, numbers, None, missing if missing.any() else None, "null", unit, "; ".join(says))
+
+
+def number_part(word: str) -> str:
+    """Return the number in a cell with a unit or a bound, as it is written; other words as they are."""
+    match = _CELL.fullmatch(to_ascii(word))
+    return match["number"].strip() if match is not None else word
+
+
+def odd_words(counts: Mapping[str, int]) -> list[str]:
+    """Return the few words among the numbers of a column (rows by word) that are no numbers in any spelling: at most
+    five, in at most a twentieth of the rows."""
+    odd = [
+        word for word in counts if word_kind(word, CellFormat()) == "word" and _CELL.fullmatch(to_ascii(word)) is None
+    ]
+    is_few = len(odd) <= 5 and 20 * sum(counts[word] for word in odd) <= sum(counts.values())
+    return odd if is_few and len(odd) < len(counts) else []
+
+
 def refuse_missing_marks(column: Column, path: Path, role: str) -> None:
     """Raise `DataError` for a label, owner or group (the column's role) that is written as missing values are."""
     counts = column.counts()
@@ -139,8 +223,12 @@ def _says(numbers: Sequence[str], words: Mapping[str, Sequence[str]], cell_forma
         same_decimal = [candidate for candidate in fitting if candidate.decimal == cell_format.decimal == ","]
         says = [_keys(candidate, cell_format) for candidate in same_decimal or fitting]
         hints += [" or ".join(says)] if says else []
-    if "mark" in words:
-        hints.append(f"`missing: {json.dumps(sorted(words['mark']))}` if they stand for missing values")
+    matches = {word: _CELL.fullmatch(to_ascii(word)) for kind in ("amount", "word") for word in words.get(kind, ())}
+    if bounds := [word for word, match in matches.items() if match is not None and match["bound"]]:
+        hints.append(f"`bounds: value` to read '{bounds[0][:40]}' as {number_part(bounds[0])}")
+    absent = sorted([*words.get("mark", ()), *(word for word, match in matches.items() if match is None)])
+    if 0 < len(absent) <= _FEW:
+        hints.append(f"`missing: {json.dumps(absent, ensure_ascii=False)}` if they stand for missing values")
     return f"say {' and '.join(hints)}" if hints else "write plain numbers there"
 
 
