@@ -148,8 +148,13 @@ def make_scenario(
     """
     train, test = splits.train, splits.test
     skew_streams = derive_streams(skews, streams)
-    rows = np.arange(len(train), dtype=np.int64)
+    rows = np.arange(len(train) - splits.validation, dtype=np.int64)
     left_out = None
+    if splits.validation and (split is not None or (held_out is not None and held_out.domain is not None)):
+        key = "split" if split is not None else "held_out.domain"
+        raise ConfigError(
+            f"scenario.{key}: {name} has validation samples of its own, which it cannot part; leave it out"
+        )
     if held_out is not None and held_out.domain is not None:
         left_out = LeftOutDomain.of(held_out.domain, name, splits)
         rows = left_out.other_train
@@ -177,7 +182,9 @@ def make_scenario(
             "scenario.skews, scenario.public, scenario.held_out.domain: this partition names samples of the whole "
             "source; none may be left out"
         )
-    dealt = _deal(partition, train, test, rows, clients, streams.numpy("partition"), left_out)
+    dealt = _deal(partition, train, _with_validation(splits), rows, clients, streams.numpy("partition"), left_out)
+    if splits.validation:
+        dealt = _with_given_validation(dealt, len(test), len(train) - splits.validation)
     rng = streams.numpy("split")
     if split is not None:
         whole = dealt if left_out is None else replace(dealt, test=dealt.test.renumber(left_out.other_test))
@@ -214,7 +221,7 @@ def make_scenario(
         public_set = train.take(torch.from_numpy(np.sort(public_rows))) if isinstance(public, float) else public
         scenario = replace(scenario, public=public_set)
     takes_dealt_tests = tests == "shares" and (split is None or split.pool == "all")
-    about_dealing = dealt.notes if takes_dealt_tests or not dealt.accepted else ()
+    about_dealing = dealt.notes if takes_dealt_tests or splits.validation or not dealt.accepted else ()
     scenario = replace(
         scenario,
         notes=splits.notes + about_dealing + repeated + scenario.notes,
@@ -268,6 +275,22 @@ def _whole_groups(dealt: Views, data: Dataset, partition: Partition, rng: np.ran
         views = deal_groups(select(dealt, domain[dealt.order] == number), data.group.numpy(), data.y.numpy(), rng)
         owner[views.order] = views.holders()
     return Views.from_owners(owner, len(dealt))
+
+
+def _with_validation(splits: Splits) -> Dataset:
+    """Return the test set, followed by the labels of given validation samples, which are dealt as test samples are."""
+    if not splits.validation:
+        return splits.test
+    given = splits.train.take(slice(len(splits.train) - splits.validation, None))
+    return _joined(replace(splits.test, x=splits.test.x[:, :0]), replace(given, x=given.x[:, :0]))
+
+
+def _with_given_validation(dealt: Dealt, tests: int, first: int) -> Dealt:
+    """Part views of `tests` test samples and the validation samples behind them, which begin at `first` in training."""
+    is_val = dealt.test.order >= tests
+    test, val = (select(dealt.test, chosen) for chosen in (~is_val, is_val))
+    note = f"validation samples: the {int(is_val.sum()):,} given ones; scenario.val is not used"
+    return replace(dealt, test=test, val=Views(val.order - tests + first, val.offsets), notes=(*dealt.notes, note))
 
 
 def _official(name: str, splits: Splits, dealt: Dealt, val: float, rng: np.random.Generator) -> Scenario:

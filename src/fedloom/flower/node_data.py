@@ -142,7 +142,7 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
         notes = [note for name, data in datasets.items() for note in nodes.notes(data, f"{file} ({name})")]
         train, test = (nodes.as_agreed(data, f"{file} ({name})") for name, data in datasets.items())
         _log_notes(file, (*splits.notes, *notes))
-        return described, Splits(train, test, notes=(*splits.notes, *notes))
+        return described, Splits(train, test, validation=splits.validation, notes=(*splits.notes, *notes))
     except FedloomError as error:
         names_file = str(file.absolute().parent) in str(error)
         raise DataError(str(error) if names_file else f"{file}: {error}") from None

@@ -110,7 +110,7 @@ def test_a_table_of_another_country() -> None:
         ("unknown", {"incomplete": "drop"}),
         ("-", {"incomplete": "drop"}),
         ("fifty", {"missing": ["fifty"], "incomplete": "drop"}),
-        ("51-53", {"drop": ["weight"]}),
+        ("51-53", {"missing": ["51-53"], "incomplete": "drop"}),
     ],
 )
 def test_odd_cells_among_numbers_are_read_or_named(cell: str, keys: dict[str, Any]) -> None:

@@ -63,6 +63,7 @@ class ParsedSplits:
         part_origins: names of both parts in notes on their classes, the same one twice for parts that were split from
             one; None takes the origin with "(train)" and "(test)".
         has_class_notes: whether `notes` already cover oddities of the classes.
+        validation: as in `Splits`.
     """
 
     origin: str
@@ -76,6 +77,7 @@ class ParsedSplits:
     notes: tuple[str, ...] = ()
     part_origins: tuple[str, str] | None = None
     has_class_notes: bool = False
+    validation: int = 0
 
     def with_notes(self, *notes: str) -> ParsedSplits:
         """Append notes."""
@@ -117,7 +119,8 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
         counts = [np.bincount(part.y.numpy(), minlength=part.num_classes).tolist() for part in (train, test)]
         origins = parsed.part_origins or [f"{parsed.origin} ({part})" for part in PARTS]
         about_classes = class_notes(origins, parsed.classes, *counts)
-    return Splits(train, test, notes=(*parsed.notes, *about_classes, *constant_inputs(train)))
+    notes = (*parsed.notes, *about_classes, *constant_inputs(train))
+    return Splits(train, test, validation=parsed.validation, notes=notes)
 
 
 class CachedSource(Source):
@@ -153,12 +156,14 @@ class CachedSource(Source):
                 if tensor is not None:
                     writer.add(f"{name}.{key}", tensor.numpy())
         train = splits.train
+        learned = train.head(len(train) - splits.validation)
         return {
             "classes": train.classes,
             "domains": train.domains,
             "words": train.words,
             "white": train.white,
-            "moments": training_moments(train),
+            "moments": training_moments(learned),
+            "validation": splits.validation,
             "notes": splits.notes,
         }
 
@@ -263,4 +268,5 @@ def _splits_of_entry(entry: CacheEntry) -> Splits:
         names: dict[str, Any] = {key: tuple(meta[key]) for key in ("classes", "domains", "words")}
         return Dataset(x, y, domain=domain, group=group, white=meta["white"], **names)
 
-    return Splits(dataset("train"), dataset("test"), notes=tuple(meta.get("notes", ())))
+    notes, validation = tuple(meta.get("notes", ())), meta.get("validation", 0)
+    return Splits(dataset("train"), dataset("test"), validation=validation, notes=notes)

@@ -22,6 +22,8 @@ from fedloom.data.sources.pixels import PictureNotes, image_pixels
 from fedloom.data.sources.source import Splits, source
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
+_SYNONYMS = {f"{part}_images": f"x_{part}" for part in ("train", "val", "test")}  # of MedMNIST
+_SYNONYMS |= {f"{part}_labels": f"y_{part}" for part in ("train", "val", "test")}
 _LONGEST_HEADER = 10_000  # bytes, as numpy itself allows
 
 
@@ -120,12 +122,24 @@ def parse_npz(path: Path, allocate: Allocator, classes: Sequence[str] | None = N
     """Make a set from `x_train, y_train, x_test, y_test` of the file `path` and, if there, `classes`, which come before
     the argument `classes`; without any, classes are those of the labels. `group_train` and `group_test` name groups.
     Arrays whose axes change are made by `allocate`."""
-    arrays = read_npz(path)
+    held = read_npz(path, ())
+    arrays = {_SYNONYMS.get(name, name): array for name, array in held.items()}
+    if missing := [key for key in _KEYS if key not in arrays]:
+        what = ", ".join(f"{name} {list(array.shape)}" for name, array in held.items())[:300] or "no arrays"
+        raise DataError(f"{path}: lacks {', '.join(missing)}; need them, or train_images and the like; it holds {what}")
     named = arrays.get("classes")
     if named is not None:
         if named.ndim != 1 or named.dtype.kind not in "US":
             raise DataError(f"{path}: classes have shape {named.shape} and dtype {named.dtype}; need names [C]")
         classes = [str(name) for name in named.astype(str)]
+    validation = len(held.get("val_labels", ()))
+    if validation:
+        try:
+            keys = [key for key in ("x", "y", "group") if f"{key}_train" in arrays]
+            joined = {f"{key}_train": np.concatenate([arrays[f"{key}_train"], arrays[f"{key}_val"]]) for key in keys}
+        except (KeyError, ValueError) as error:
+            raise DataError(f"{path}: validation samples do not fit the training samples ({error})") from None
+        arrays |= joined
     ids, names = class_ids([arrays["y_train"], arrays["y_test"]], str(path), classes)
     if ("group_train" in arrays) != ("group_test" in arrays):
         raise DataError(f"{path}: holds one of group_train and group_test; need both, or neither")
@@ -136,13 +150,15 @@ def parse_npz(path: Path, allocate: Allocator, classes: Sequence[str] | None = N
         ParsedSamples(channels_first(arrays[f"x_{part}"], allocate, f"{part}.x"), labels, group=of)
         for part, labels, of in zip(("train", "test"), ids, groups, strict=True)
     )
-    return ParsedSplits(str(path), train, test, names, notes=layout_notes(arrays["x_train"].shape[1:]))
+    notes = layout_notes(arrays["x_train"].shape[1:])
+    return ParsedSplits(str(path), train, test, names, notes=notes, validation=validation)
 
 
 @source("npz")
 class Npz(ImageSource):
     """Any `.npz` with `x_train, y_train, x_test, y_test` (the Keras convention) and optional `classes`, `group_train`
-    and `group_test`.
+    and `group_test`, or with `train_images, train_labels, ...` (the MedMNIST convention), whose `val_images` and
+    `val_labels` are the validation samples.
 
     Images [n, h, w], [n, h, w, c] or [n, c, h, w], volumes [n, c, d, h, w]; uint8 or real numbers; or features [n, d].
     Labels are integers from 0, or words; other integers are the names of their classes. Images and volumes are scaled

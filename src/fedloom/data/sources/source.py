@@ -43,6 +43,7 @@ class Splits:
             which samples clients train on.
         own_moments: whether pixels have the moments of the training set. `make_scenario` recomputes them if clients or
             a domain never train.
+        validation: number of given validation samples, the last ones of `train`.
         notes: one sentence on each kind of data that was left out or looks like a mistake; shown once.
         suspect: the column of `Dataset.suspect`.
     """
@@ -52,6 +53,7 @@ class Splits:
     domains_are_owners: bool = False
     numeric_features: tuple[int, ...] = ()
     own_moments: bool = False
+    validation: int = 0
     notes: tuple[str, ...] = ()
     suspect: str = ""
 

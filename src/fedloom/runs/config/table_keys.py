@@ -12,10 +12,9 @@ from fedloom.data.labels import missing_marks
 from fedloom.data.sources.source import SOURCES, configure_source
 from fedloom.data.sources.tables.columns import CellFormat, Column, incomplete_rows
 from fedloom.data.sources.tables.formats import FileTable
-from fedloom.data.sources.tables.table_files import NO_HEADER, looks_like_a_row, start_of_text
+from fedloom.data.sources.tables.table_files import NO_HEADER, looks_like_a_row, start_of_text, usual_separator
 from fedloom.data.sources.tables.words import SPELLINGS, number_part, odd_words, refuse_misread
 
-_SEPARATORS = (",", ";", "\t", "|")
 _LABELS = re.compile(
     r"(y|label|labels|class|target|outcome|diagnosis|category|species|result|response|ill|disease|readmitted|churn"
     r"|default|status|sentiment|survived|quality)",
@@ -140,10 +139,9 @@ class _Table:
 def _separator(path: Path) -> Keys:
     """Return the keys `separator` and `encoding`, where the file needs them."""
     raw = start_of_text(path, 2**20)
-    header = raw.splitlines()[0].decode("latin-1") if raw.strip() else ""
     keys: Keys = {}
-    separator = max(_SEPARATORS, key=header.count)
-    if header.count(separator) and separator != ",":
+    separator = usual_separator(raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1", "replace"))
+    if separator not in (None, ",") and not raw.startswith((b"\x1f\x8b", b"BZh")):
         keys["separator"] = separator, "the character between cells"
     if not raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b", b"BZh")) and not _is_utf8(raw):
         why = "the file is not UTF-8; look at its accents, they may need cp1252 or another encoding"

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import contextlib
 import gzip
+import io
 import json
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from csv import Error as CsvError
+from csv import reader as csv_lines
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -30,6 +34,9 @@ _BLOCK = 2**31 - 1  # the largest block that pyarrow takes
 _PIECE = 2**24
 _SHOWN = 3  # names in a message
 _SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "','"}
+_STATED = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([^\r\n])"?[^\w\r\n]*\r?\n', re.IGNORECASE)  # Excel's first line
+_ANY_NUMBER = re.compile(r"[-+]?[\d.,' ]*\d[\d.,' ]*(?:[eE][-+]?\d+)?")  # in any spelling
+_LOOKED_AT, _MOST_TITLES = 200, 20  # lines
 _MAGIC = {
     b"\x1f\x8b": "gzip-compressed; unpack it first",
     b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save the sheet as CSV",
@@ -50,15 +57,15 @@ _WRITTEN_INDEX = re.compile(r"Unnamed: 0(\.\d+)*")  # pandas names a nameless co
 class TableFile:
     """The columns of a file by name [n rows each], and the names of the row index that was written too.
 
-    has_empty: a column without a name and a value was left out. reread: reads columns again, as texts; None for files
-    that state the kinds of their columns.
+    left_out: sentences on lines and columns that are no part of the table. reread: reads columns again, as texts; None
+    for files that state the kinds of their columns.
     """
 
     path: Path
     columns: dict[str, pa.ChunkedArray]
     rows: int
     index: tuple[str, ...] = ()
-    has_empty: bool = False
+    left_out: tuple[str, ...] = ()
     reread: Callable[[Sequence[str]], Mapping[str, pa.ChunkedArray]] | None = None
 
     def texts(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
@@ -77,19 +84,24 @@ class TableFile:
                 f"{self.path}: most columns are called by numbers, such as '{name}'; if the first line is a row, put a "
                 "line with the columns' names there"
             )
-        empty = f"{self.path}: a column without a name and without a value was left out; lines end with a separator"
-        return [*notes, empty] if self.has_empty else notes
+        return [*notes, *(f"{self.path}: {sentence}" for sentence in self.left_out)]
 
 
 def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: Collection[str] | None) -> TableFile:
     """Read a CSV file with a header; separator, encoding, decimal as in the source `csv`. missing: cells that stand for
-    missing numbers, next to empty ones; None takes pyarrow's. Raises `DataError` for a file that is compressed, in
-    another encoding, without a header, with rows of different lengths, or with a quote that is never closed."""
+    missing numbers, next to empty ones; None takes pyarrow's. Titles above the header, units below it and its copies
+    are left out. Raises `DataError` for a file that is compressed, in another encoding, without a header, with rows of
+    different lengths, or with a quote that is never closed."""
     import pyarrow as pa
     from pyarrow import csv
 
     raw = _raw(path)
     encoding = _encoding(raw, encoding, path)
+    if encoding == "utf-16":
+        raw, encoding = raw.decode(encoding).encode(), "utf-8"
+    if (stated := _STATED.match(raw)) is not None:
+        raw, separator = raw[stated.end() :], stated[1].decode()
+    raw, left_out = _plain_table(raw, separator, encoding)
     _refuse_other_separator(raw, separator, encoding, path)
     uneven: list[csv.InvalidRow] = []
 
@@ -126,7 +138,9 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
     if raw.count(b'"') % 2:
         _refuse_open_quote(columns, path)
     index = tuple(name for name in columns if not name or _WRITTEN_INDEX.fullmatch(name))
-    return TableFile(path, columns, table.num_rows, index, is_left_out.get("", False), texts)
+    if is_left_out.get("", False):
+        left_out.append("a column without a name and without a value was left out; lines end with a separator")
+    return TableFile(path, columns, table.num_rows, index, tuple(left_out), texts)
 
 
 def read_parquet(path: Path) -> TableFile:
@@ -215,6 +229,73 @@ def _encoding(raw: bytes, encoding: str, path: Path) -> str:
     return encoding
 
 
+def _plain_table(raw: bytes, separator: str, encoding: str) -> tuple[bytes, list[str]]:
+    """Return the text of a table without titles above its header, units below it and copies of it, and sentences on
+    what was left out. Runs of spaces are one separator where cells are separated by spaces."""
+    rows = _first_rows(raw, separator, encoding)
+    if separator == " " and (len({len(row) for row, _ in rows}) > 1 or "" in (rows or [([], 0)])[0][0]):
+        pieces = raw.lstrip(b" ").split(b'"')  # every other one is outside quotes
+        pieces[::2] = [re.sub(rb"(?<=\n) +| +(?=\r?\n|\Z)|(?<= ) +", b"", piece) for piece in pieces[::2]]
+        raw = b'"'.join(pieces)
+        rows = _first_rows(raw, separator, encoding)
+    if len(rows) < 2:
+        return raw, []
+    width, left_out = Counter(len(row) for row, _ in rows).most_common(1)[0][0], list[str]()
+    filled = width - all(not row[-1] for row, _ in rows if len(row) == width)  # lines may end with a separator
+
+    def is_header(row: list[str]) -> bool:
+        return len(row) == width and all(row[1:filled]) and not any(map(_ANY_NUMBER.fullmatch, row))
+
+    first = rows[0][0]
+    lacks_names = len(first) == width - 1 > 1 and all(first)  # as R writes a table with row names
+    if width > 1 and not lacks_names and (len(first) != width or not all(first[1:filled])):
+        top = next((place for place, (row, _) in enumerate(rows[:_MOST_TITLES]) if is_header(row)), 0)
+        if top and all(sum(map(bool, row)) < filled for row, _ in rows[:top]):
+            left_out.append(f"lines above the header were left out ({top}): {short_repr(' '.join(first).strip())}")
+            raw = raw.split(b"\n", rows[top][1])[-1]
+            rows = _first_rows(raw, separator, encoding)
+    header, lines = rows[0][0], raw.split(b"\n")
+    body = list(zip(*(row for row, _ in rows[2:] if len(row) == width), strict=True))
+    if not is_header(header) or not body:
+        return raw, left_out
+    is_measured = [2 * sum(map(bool, map(_ANY_NUMBER.fullmatch, cells))) > sum(map(bool, cells)) for cells in body]
+    units = [cell for cell, is_number in zip(rows[1][0], is_measured, strict=False) if is_number and cell.strip("-? ")]
+    are_others = all(not cell.strip("-[] ") or cell not in cells for cell, cells in zip(rows[1][0], body, strict=False))
+    if units and are_others and not any(map(_ANY_NUMBER.fullmatch, rows[1][0])) and len(rows[1][0]) == width:
+        left_out.append(
+            f"line {rows[1][1] + 1} holds units below the header and was left out: {', '.join(units)[:200]}"
+        )
+        del lines[rows[1][1]]
+    copies = lines.count(lines[0]) - 1 if any(is_measured) else 0
+    if copies:
+        left_out.append(f"lines that repeat the header were left out: {copies:,}")
+        lines = [lines[0], *(line for line in lines if line != lines[0])]
+    return b"\n".join(lines), left_out
+
+
+def _first_rows(raw: bytes, separator: str, encoding: str) -> list[tuple[list[str], int]]:
+    """Return the cells of the first lines that are not blank, each with the number of lines before it; fewer where a
+    quote goes on."""
+    sample = raw[: 2**18].decode(encoding, errors="replace").removeprefix("\ufeff")
+    reader = csv_lines(io.StringIO(sample, newline="\n"), delimiter=separator)
+    rows, before = list[tuple[list[str], int]](), 0
+    with contextlib.suppress(CsvError):
+        for row in islice(reader, _LOOKED_AT):
+            if any(row):
+                rows.append(([cell.strip() for cell in row], before))
+            before = reader.line_num
+    return rows if len(raw) <= 2**18 else rows[:-1]
+
+
+def usual_separator(text: str) -> str | None:
+    """Return the character that separates the cells of a table's first lines; None for a single column."""
+    lines = [line for line in text.splitlines()[:_LOOKED_AT] if line.strip()] or [""]
+    if not any(map(lines[0].count, _SEPARATORS)) and len({len(line.split()) for line in lines[:-1]}) == 1:
+        return " " if len(lines[0].split()) > 1 else None
+    candidates = (max(_SEPARATORS, key=line.count) for line in lines[:_MOST_TITLES])
+    return next((found for line, found in zip(lines, candidates, strict=False) if found in line), None)
+
+
 def looks_like_a_row(names: Collection[str]) -> bool:
     """Tell whether most of the names in a header are numbers."""
     return 2 * sum(CellFormat().number(name) is not None for name in names) > len(names)
@@ -266,10 +347,11 @@ def _refuse_names(names: list[str], path: Path) -> None:
 def _refuse_other_separator(raw: bytes, separator: str, encoding: str, path: Path) -> None:
     """Raise `DataError` if the header is one column that another separator would split."""
     header = raw[: 2**16].decode(encoding, errors="replace").removeprefix("\ufeff").split("\n")[0].split("\r")[0]
-    candidate = max(_SEPARATORS, key=header.count)
-    if separator not in header and candidate in header:
+    candidate = usual_separator(raw[: 2**16].decode(encoding, errors="replace").removeprefix("\ufeff"))
+    if separator not in header and candidate not in (None, separator):
         raise ReadingError(
-            f"{path}: its only column is {short_repr(header)}; cells look separated by {_SEPARATORS[candidate]}",
+            f"{path}: its only column is {short_repr(header)}; cells look separated by "
+            f"{_SEPARATORS.get(candidate, 'spaces')}",
             f"say `separator: {json.dumps(candidate)}`",
             f"need {_SEPARATORS.get(separator, separator)} between them, as in the run's own files",
         )
