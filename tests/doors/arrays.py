@@ -28,6 +28,12 @@ def npz(**changes: Any) -> Write:
     return write
 
 
+def _medmnist(**changes: Any) -> Write:
+    own = dict.fromkeys(("x_train", "y_train", "x_test", "y_test"))
+    given = {"train_images": X, "train_labels": Y[:, None], "test_images": X[::-1], "test_labels": Y[::-1, None]}
+    return npz(**own | given | changes)
+
+
 def parts_of(x: np.ndarray) -> Write:
     return npz(x_train=x, x_test=x[::-1])
 
@@ -123,6 +129,12 @@ DOORS = [
     reads("every second column", parts_of(X[:, :, ::2]), shape=(1, 6, 3)),
     reads("words as labels", npz(y_train=np.array(list("cab") * 4), y_test=np.array(list("abc") * 4)),
           classes=("a", "b", "c")),
+    reads("names of MedMNIST", _medmnist(), classes=("0", "1", "2")),
+    reads("names of MedMNIST with validation samples", _medmnist(val_images=X[:4], val_labels=Y[:4, None]), train=16),
+    refuses("several labels in MedMNIST", _medmnist(train_labels=np.tri(14, dtype=int)[Y], test_labels=np.tri(14)[Y]),
+            "multi-label data"),
+    refuses("validation samples of a shape", _medmnist(val_images=X[:4, :3], val_labels=Y[:4, None]), "do not fit"),
+    refuses("names of another kind", npz(x_train=None, inputs=X), "lacks x_train", "it holds", "inputs [12, 6, 6]"),
     refuses("booleans", parts_of(X > 9), "dtype bool", 'x.astype("uint8")'),
     refuses("complex numbers", parts_of(X.astype(complex)), "dtype complex128"),
     refuses("objects", parts_of(X.astype(object)), "Object arrays cannot be loaded"),

@@ -83,7 +83,7 @@ DOORS = [
     Door("text label blank", _files(_ENGLISH + "\tgood\n"), refused=("label 30 is missing",)),
     Door("text label plus and minus", _files(_ENGLISH.replace("0\t", "-\t").replace("1\t", "+\t")),
         {"classes": ("+", "-")}),
-    Door("text before label", _files("".join(f"text {n}\t1\n" for n in range(30))), refused=("30 different",)),
+    Door("text before label", _files("".join(f"text {n}\t1\n" for n in range(30))), refused=("takes 30 values",)),
     Door("texts of one class", _files(_ENGLISH.replace("0\t", "1\t")), {"classes": ("1",)},
         notes=(("all samples are of one class, '1'",),)),
     Door("a class without test texts", _files(_ENGLISH, "1\tgood\n"), {"test": 1},

@@ -339,5 +339,6 @@ def _filled_up(owner: Indices, minimum: int, clients: int, rng: np.random.Genera
             largest = int(np.argmax(sizes))
             count = min(lacking, sizes[largest] - minimum)  # above 0: there are enough samples for all
             filled[rng.choice(np.flatnonzero(filled == largest), count, replace=False)] = client
-            sizes[[largest, client]] += -count, count
+            sizes[largest] -= count
+            sizes[client] += count
     return filled

@@ -126,7 +126,8 @@ def parse_npz(path: Path, allocate: Allocator, classes: Sequence[str] | None = N
     arrays = {_SYNONYMS.get(name, name): array for name, array in held.items()}
     if missing := [key for key in _KEYS if key not in arrays]:
         what = ", ".join(f"{name} {list(array.shape)}" for name, array in held.items())[:300] or "no arrays"
-        raise DataError(f"{path}: lacks {', '.join(missing)}; need them, or train_images and the like; it holds {what}")
+        need = f"need {', '.join(_KEYS)}, or train_images and the like"
+        raise DataError(f"{path}: lacks {', '.join(missing)}; {need}; it holds {what}")
     named = arrays.get("classes")
     if named is not None:
         if named.ndim != 1 or named.dtype.kind not in "US":

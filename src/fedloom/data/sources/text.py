@@ -201,6 +201,12 @@ def _rows(files: Files, name: str, separator: str) -> Rows:
             counts = f"has {len(cells)} columns, the first has {columns}"
             raise DataError(f"{files.display_name(name)}: line {number} {counts}")
         rows.append((cells[0].strip(), cells[-1]))
+    labels, texts = ({*cells} for cells in zip(*rows, strict=True))
+    if len(labels) > max(20, len(rows) / 2) and len(texts) <= 20:
+        raise DataError(
+            f"{files.display_name(name)}: the first of {columns} columns takes {len(labels):,} values, the last one "
+            f"{len(texts)}; need the label first and the text last"
+        )
     if len(rows) > 1 and rows[0][0].casefold() in _HEADER and rows[0][0] not in {label for label, _ in rows[1:]}:
         raise DataError(
             f"{files.display_name(name)}: line 1 begins with '{rows[0][0]}', a header rather than a label; leave it out"

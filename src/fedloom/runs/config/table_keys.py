@@ -49,8 +49,11 @@ def table_keys(path: Path, source: str, label: str | None, owner: str | None, as
     if len(names) < 2:
         first = f" ('{names[0]}')" if names else ""
         raise DataError(f"{path}: has {len(names)} column{first}; need a label and at least one column to learn from")
-    if source == "csv" and looks_like_a_row(names):
-        raise DataError(f"{path}: {NO_HEADER}")
+    is_row = any(
+        re.fullmatch(r"\d+", name) and name in table.reader.texts(table.file, names)[name].counts() for name in names
+    )
+    if source == "csv" and (looks_like_a_row(names) or (len(names) == 2 and is_row)):
+        raise DataError(f"{path}: {NO_HEADER}; the source tsv reads label<TAB>text without a header")
     keys |= _spelling(table)
     table = _Table(keys)
     columns = table.columns()

@@ -234,43 +234,42 @@ def _plain_table(raw: bytes, separator: str, encoding: str) -> tuple[bytes, list
     what was left out. Runs of spaces are one separator where cells are separated by spaces."""
     rows = _first_rows(raw, separator, encoding)
     if separator == " " and (len({len(row) for row, _ in rows}) > 1 or "" in (rows or [([], 0)])[0][0]):
-        pieces = raw.lstrip(b" ").split(b'"')  # every other one is outside quotes
-        pieces[::2] = [re.sub(rb"(?<=\n) +| +(?=\r?\n|\Z)|(?<= ) +", b"", piece) for piece in pieces[::2]]
+        pieces = raw.strip(b" ").split(b'"')  # every other one is outside quotes
+        pieces[::2] = [re.sub(rb"(?<=\n) +| +(?=\r?\n)|(?<= ) +", b"", piece) for piece in pieces[::2]]
         raw = b'"'.join(pieces)
         rows = _first_rows(raw, separator, encoding)
-    if len(rows) < 2:
+    if len(rows) < 3:
         return raw, []
     width, left_out = Counter(len(row) for row, _ in rows).most_common(1)[0][0], list[str]()
     filled = width - all(not row[-1] for row, _ in rows if len(row) == width)  # lines may end with a separator
 
     def is_header(row: list[str]) -> bool:
-        return len(row) == width and all(row[1:filled]) and not any(map(_ANY_NUMBER.fullmatch, row))
+        return len(row) == width > 1 and all(row[1:filled]) and not any(map(_ANY_NUMBER.fullmatch, row))
 
-    first = rows[0][0]
-    lacks_names = len(first) == width - 1 > 1 and all(first)  # as R writes a table with row names
-    if width > 1 and not lacks_names and (len(first) != width or not all(first[1:filled])):
-        top = next((place for place, (row, _) in enumerate(rows[:_MOST_TITLES]) if is_header(row)), 0)
-        if top and all(sum(map(bool, row)) < filled for row, _ in rows[:top]):
-            left_out.append(f"lines above the header were left out ({top}): {short_repr(' '.join(first).strip())}")
-            raw = raw.split(b"\n", rows[top][1])[-1]
-            rows = _first_rows(raw, separator, encoding)
-    header, lines = rows[0][0], raw.split(b"\n")
-    body = list(zip(*(row for row, _ in rows[2:] if len(row) == width), strict=True))
-    if not is_header(header) or not body:
+    top = next((place for place, (row, _) in enumerate(rows[:_MOST_TITLES]) if is_header(row)), 0)
+    sizes = [sum(map(bool, row)) for row, _ in rows[:top]]
+    # R leaves out the name of the first column, which holds row names.
+    if top and max(sizes) < filled and sizes[0] < max(filled - 1, 2):
+        left_out.append(f"lines above the header were left out ({top}): {short_repr(' '.join(rows[0][0]).strip())}")
+        raw = raw.split(b"\n", rows[top][1])[-1]
+        rows = _first_rows(raw, separator, encoding)
+    columns = [*zip(*(row for row, _ in rows if len(row) == width), strict=True)]
+    if not is_header(rows[0][0]) or len(rows) < 3 or len(rows[1][0]) != width:
         return raw, left_out
-    is_measured = [2 * sum(map(bool, map(_ANY_NUMBER.fullmatch, cells))) > sum(map(bool, cells)) for cells in body]
-    units = [cell for cell, is_number in zip(rows[1][0], is_measured, strict=False) if is_number and cell.strip("-? ")]
-    are_others = all(not cell.strip("-[] ") or cell not in cells for cell, cells in zip(rows[1][0], body, strict=False))
-    if units and are_others and not any(map(_ANY_NUMBER.fullmatch, rows[1][0])) and len(rows[1][0]) == width:
+    of_numbers = [2 * sum(bool(_ANY_NUMBER.fullmatch(cell)) for cell in cells) > len(cells) for cells in columns]
+    units = [cells[1] for cells, holds in zip(columns, of_numbers, strict=True) if holds and cells[1].strip("-? ")]
+    is_new = all(not cells[1].strip("-[] ") or cells.count(cells[1]) == 1 for cells in columns)
+    if units and is_new and not any(_ANY_NUMBER.fullmatch(cells[1]) for cells in columns):
         left_out.append(
             f"line {rows[1][1] + 1} holds units below the header and was left out: {', '.join(units)[:200]}"
         )
-        del lines[rows[1][1]]
-    copies = lines.count(lines[0]) - 1 if any(is_measured) else 0
-    if copies:
-        left_out.append(f"lines that repeat the header were left out: {copies:,}")
-        lines = [lines[0], *(line for line in lines if line != lines[0])]
-    return b"\n".join(lines), left_out
+        *lines, rest = raw.split(b"\n", rows[1][1] + 1)
+        raw = b"\n".join([*lines[:-1], rest])
+    if any(of_numbers):
+        copy = rb"(?<=\n)" + re.escape(raw.partition(b"\n")[0]) + rb"(?:\n|\Z)"
+        raw, copies = re.subn(copy, b"", raw)
+        left_out += [f"lines that repeat the header were left out: {copies:,}"] if copies else []
+    return raw, left_out
 
 
 def _first_rows(raw: bytes, separator: str, encoding: str) -> list[tuple[list[str], int]]:

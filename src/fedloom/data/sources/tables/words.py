@@ -139,50 +139,48 @@ def measured(column: Column, path: Path, cell_format: CellFormat, is_number: boo
     """Return numbers in place of words that `refuse_misread` refuses, where their meaning is plain: numbers in one
     unit, words for a missing value, and bounds if the cell_format reads them. Other columns come back as they are.
     is_number: whether it holds numbers elsewhere, and so do words that could be categories."""
-    if column.words is None:
-        return column
     try:
-        if not is_number:
-            refuse_misread(column, path, cell_format)
+        if column.words is None or not (is_number or refuse_misread(column, path, cell_format) is None):
             return column
     except ReadingError:
         pass
-    counts, values, is_absent = column.counts(), list[int | float](), list[bool]()
-    cells: dict[str, list[str]] = {"unit": [], "absent": [], "bound": []}
-    units, plain = set[str](), list[float]()
-    for word in column.words:
-        match, value = _CELL.fullmatch(to_ascii(word)), cell_format.number(word)
-        is_absent.append(value is None and cell_format.missing != () and word.casefold() in _NO_NUMBERS)
-        if is_absent[-1]:
-            cells["absent"].append(word)
-        elif value is not None:
-            plain.append(float(value))
-        else:
-            value = None if match is None else cell_format.number(match["number"].strip())
-            is_bound = match is not None and match["bound"] is not None
-            if match is None or value is None or (is_bound and not cell_format.bounds) or re.match(r"\D*0\d", word):
-                return column
-            if unit := (match["before"] or match["unit"] or "").strip():
-                units.add(unit)
-                cells["unit"].append(word)
-            if is_bound:
-                cells["bound"].append(word)
-        values.append(0 if value is None else value)
-    kinds = {unit.casefold() for unit in units}
-    # Beside 51 %, a plain 0.5 may mean 50 %.
-    is_unclear = kinds & _SCALES or ("%" in kinds and max(map(abs, plain), default=2) <= 1 < max(map(abs, values)))
-    if not any(cells.values()) or len(kinds) > 1 or (plain and is_unclear) or all(is_absent):
+    words = {word: cell for word in column.words or () if (cell := _read_cell(word, cell_format)) is not None}
+    units = {unit for _, unit, _ in words.values()} - {""}
+    unit, kinds = next(iter(units), ""), {unit.casefold() for unit in units}
+    plain = [abs(value) for value, unit, _ in words.values() if value is not None and not unit]
+    largest = max((abs(value) for value, _, _ in words.values() if value is not None), default=0)
+    # Beside 51 %, a plain 0.5 may mean 50 %, and beside 2 k, a plain 2000 the same.
+    is_unclear = plain and (kinds & _SCALES or ("%" in kinds and max(plain) <= 1 < largest))
+    cells = {
+        f"are in {unit}": [word for word, cell in words.items() if cell[1]],
+        "count as missing": [word for word, cell in words.items() if cell[0] is None],
+        "are read as that number (`bounds`)": [word for word, cell in words.items() if cell[2]],
+    }
+    counts, is_whole = column.counts(), len(words) == len(column.words or ())
+    if not is_whole or not any(cells.values()) or len(kinds) > 1 or is_unclear or not (plain or units):
         return column
-    unit, total = next(iter(units), ""), sum(counts.values())
-    meanings = {"unit": f"are in {unit}", "absent": "count as missing", "bound": "are read as that number (`bounds`)"}
+    total = f"{sum(counts.values()):,} cells"
     says = [
-        f"{sum(counts[word] for word in words):,} of {total:,} cells, such as '{words[0][:40]}', {meanings[kind]}"
-        for kind, words in cells.items()
-        if words
+        f"{sum(counts[word] for word in held):,} of {total}, such as '{held[0][:40]}', {meaning}"
+        for meaning, held in cells.items()
+        if held
     ]
-    missing = np.array(is_absent)[column.values] | column.is_missing
-    numbers = np.array(values)[column.values]
+    missing = np.array([value is None for value, _, _ in words.values()])[column.values] | column.is_missing
+    numbers = np.array([value or 0 for value, _, _ in words.values()])[column.values]
     return Column(column.name, numbers, None, missing if missing.any() else None, "null", unit, "; ".join(says))
+
+
+def _read_cell(word: str, cell_format: CellFormat) -> tuple[int | float | None, str, str] | None:
+    """Return number, unit and bound of a cell; no number if the value is missing. None if the meaning is not plain."""
+    if (plain := cell_format.number(word)) is not None:
+        return plain, "", ""
+    if cell_format.missing != () and word.casefold() in _NO_NUMBERS:
+        return None, "", ""
+    match = _CELL.fullmatch(to_ascii(word))
+    value = None if match is None else cell_format.number(match["number"].strip())
+    if match is None or value is None or (match["bound"] and not cell_format.bounds) or re.match(r"\D*0\d", word):
+        return None
+    return value, (match["before"] or match["unit"] or "").strip(), match["bound"] or ""
 
 
 def number_part(word: str) -> str:
