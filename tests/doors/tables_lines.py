@@ -23,7 +23,7 @@ DOORS = [
             ("Study: x\nof 2024\n\n", "(2)"), ("# one\n# two, three\n", "(2)"), ('"Export, X",,\nmore,1,\n', "(2)"))),
     Door("a header without its first name", raw(_TEXT.replace("age,bmi", "bmi")), refused=("Expected 2 columns",)),
     Door("a row of units", _lines(lambda lines: "".join([lines[0], "years,kg/m2,\n", *lines[1:]])), _READ,
-        notes=(("line 2 holds units below the header and was left out: years, kg/m2",),)),
+        notes=(("line 2 holds units, no row, and was left out: years, kg/m2",),)),
     Door("a row of units in brackets", _lines(lambda lines: "".join([lines[0], "[a],[kg],[-]\n", *lines[1:]])), _READ,
         notes=(("[a], [kg]",),)),
     Door("a first row that lacks numbers", _lines(lambda lines: "".join([lines[0], "unknown,n/k,yes\n", *lines[1:]]),

@@ -281,8 +281,8 @@ def _with_validation(splits: Splits) -> Dataset:
     """Return the test set, followed by the labels of given validation samples, which are dealt as test samples are."""
     if not splits.validation:
         return splits.test
-    given = splits.train.take(slice(len(splits.train) - splits.validation, None))
-    return _joined(replace(splits.test, x=splits.test.x[:, :0]), replace(given, x=given.x[:, :0]))
+    val = splits.train.take(slice(len(splits.train) - splits.validation, None))
+    return _joined(replace(splits.test, x=splits.test.x[:, :0]), replace(val, x=val.x[:, :0]))
 
 
 def _with_given_validation(dealt: Dealt, tests: int, first: int) -> Dealt:

@@ -192,6 +192,8 @@ def drop_shared(splits: Splits, rule: str) -> Splits:
         raise DataError(f"{of_all}: shared_groups = '{rule}' leaves no row in the {name} set; take the other rule")
     note = f"{of_all}; their {rows[number]:,} of {len(part):,} rows were left out of the {name} set ({rule})"
     shorter: Any = {name: part.take(torch.nonzero(keep)[:, 0])}
+    if name == "train" and splits.validation:
+        shorter["validation"] = int(keep[-splits.validation :].sum())
     return replace(splits, notes=(*splits.notes, note), **shorter)
 
 

@@ -49,10 +49,9 @@ def table_keys(path: Path, source: str, label: str | None, owner: str | None, as
     if len(names) < 2:
         first = f" ('{names[0]}')" if names else ""
         raise DataError(f"{path}: has {len(names)} column{first}; need a label and at least one column to learn from")
-    is_row = any(
-        re.fullmatch(r"\d+", name) and name in table.reader.texts(table.file, names)[name].counts() for name in names
-    )
-    if source == "csv" and (looks_like_a_row(names) or (len(names) == 2 and is_row)):
+    texts = table.reader.texts(table.file, names) if len(names) == 2 else {}
+    is_row = any(name.isdecimal() and name in column.counts() for name, column in texts.items())
+    if source == "csv" and (looks_like_a_row(names) or is_row):
         raise DataError(f"{path}: {NO_HEADER}; the source tsv reads label<TAB>text without a header")
     keys |= _spelling(table)
     table = _Table(keys)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _BLOCK = 2**31 - 1  # the largest block that pyarrow takes
 _PIECE = 2**24
 _SHOWN = 3  # names in a message
-_SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "','"}
+_SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "','", " ": "spaces"}
 _STATED = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([^\r\n])"?[^\w\r\n]*\r?\n', re.IGNORECASE)  # Excel's first line
 _ANY_NUMBER = re.compile(r"[-+]?[\d.,' ]*\d[\d.,' ]*(?:[eE][-+]?\d+)?")  # in any spelling
 _LOOKED_AT, _MOST_TITLES = 200, 20  # lines
@@ -260,9 +260,7 @@ def _plain_table(raw: bytes, separator: str, encoding: str) -> tuple[bytes, list
     units = [cells[1] for cells, holds in zip(columns, of_numbers, strict=True) if holds and cells[1].strip("-? ")]
     is_new = all(not cells[1].strip("-[] ") or cells.count(cells[1]) == 1 for cells in columns)
     if units and is_new and not any(_ANY_NUMBER.fullmatch(cells[1]) for cells in columns):
-        left_out.append(
-            f"line {rows[1][1] + 1} holds units below the header and was left out: {', '.join(units)[:200]}"
-        )
+        left_out.append(f"line {rows[1][1] + 1} holds units, no row, and was left out: {', '.join(units)[:200]}")
         *lines, rest = raw.split(b"\n", rows[1][1] + 1)
         raw = b"\n".join([*lines[:-1], rest])
     if any(of_numbers):
@@ -289,10 +287,10 @@ def _first_rows(raw: bytes, separator: str, encoding: str) -> list[tuple[list[st
 def usual_separator(text: str) -> str | None:
     """Return the character that separates the cells of a table's first lines; None for a single column."""
     lines = [line for line in text.splitlines()[:_LOOKED_AT] if line.strip()] or [""]
-    if not any(map(lines[0].count, _SEPARATORS)) and len({len(line.split()) for line in lines[:-1]}) == 1:
+    marks = [*_SEPARATORS][:-1]
+    if not any(map(lines[0].count, marks)) and len({len(line.split()) for line in lines[:-1]}) == 1:
         return " " if len(lines[0].split()) > 1 else None
-    candidates = (max(_SEPARATORS, key=line.count) for line in lines[:_MOST_TITLES])
-    return next((found for line, found in zip(lines, candidates, strict=False) if found in line), None)
+    return next((max(marks, key=line.count) for line in lines[:_MOST_TITLES] if any(map(line.count, marks))), None)
 
 
 def looks_like_a_row(names: Collection[str]) -> bool:
@@ -349,8 +347,7 @@ def _refuse_other_separator(raw: bytes, separator: str, encoding: str, path: Pat
     candidate = usual_separator(raw[: 2**16].decode(encoding, errors="replace").removeprefix("\ufeff"))
     if separator not in header and candidate not in (None, separator):
         raise ReadingError(
-            f"{path}: its only column is {short_repr(header)}; cells look separated by "
-            f"{_SEPARATORS.get(candidate, 'spaces')}",
+            f"{path}: its only column is {short_repr(header)}; cells look separated by {_SEPARATORS[candidate]}",
             f"say `separator: {json.dumps(candidate)}`",
             f"need {_SEPARATORS.get(separator, separator)} between them, as in the run's own files",
         )

@@ -98,11 +98,9 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
         )
     if 2 * (numbers + amounts) > cells and by_kind["number"] < cells:
         odd = [word for word in counts if word not in words.get("number", ())]
-        amounts_alone = map(number_part, words.get("amount", ()))
-        spelled = [*words.get("spelled", ()), *(part for part in amounts_alone if cell_format.number(part) is None)]
-        says = _says(
-            [*words.get("number", ()), *spelled], words | ({"spelled": spelled} if spelled else {}), cell_format
-        )
+        parts = [*words.get("spelled", ()), *map(number_part, words.get("amount", ()))]
+        words["spelled"] = [part for part in parts if cell_format.number(part) is None]
+        says = _says([*words.get("number", ()), *words["spelled"]], words, cell_format)
         how = "except in" if by_kind["number"] else "in another spelling in"
         raise ReadingError(
             f"{origin} holds numbers {how} {cells - by_kind['number']:,} of {cells:,} cells, the first in row "
@@ -159,12 +157,9 @@ def measured(column: Column, path: Path, cell_format: CellFormat, is_number: boo
     counts, is_whole = column.counts(), len(words) == len(column.words or ())
     if not is_whole or not any(cells.values()) or len(kinds) > 1 or is_unclear or not (plain or units):
         return column
+    sizes = {meaning: sum(counts[word] for word in cells[meaning]) for meaning in cells if cells[meaning]}
     total = f"{sum(counts.values()):,} cells"
-    says = [
-        f"{sum(counts[word] for word in held):,} of {total}, such as '{held[0][:40]}', {meaning}"
-        for meaning, held in cells.items()
-        if held
-    ]
+    says = [f"{n:,} of {total}, such as '{cells[meaning][0][:40]}', {meaning}" for meaning, n in sizes.items()]
     missing = np.array([value is None for value, _, _ in words.values()])[column.values] | column.is_missing
     numbers = np.array([value or 0 for value, _, _ in words.values()])[column.values]
     return Column(column.name, numbers, None, missing if missing.any() else None, "null", unit, "; ".join(says))
@@ -190,11 +185,8 @@ def number_part(word: str) -> str:
 
 
 def odd_words(counts: Mapping[str, int]) -> list[str]:
-    """Return the few words among the numbers of a column (rows by word) that are no numbers in any spelling: at most
-    five, in at most a twentieth of the rows."""
-    odd = [
-        word for word in counts if word_kind(word, CellFormat()) == "word" and _CELL.fullmatch(to_ascii(word)) is None
-    ]
+    """Return the words among a column's numbers (rows by word), if they are at most five in a twentieth of rows."""
+    odd = [word for word in counts if word_kind(word, CellFormat()) == "word" and not _CELL.fullmatch(to_ascii(word))]
     is_few = len(odd) <= 5 and 20 * sum(counts[word] for word in odd) <= sum(counts.values())
     return odd if is_few and len(odd) < len(counts) else []
 
@@ -216,7 +208,7 @@ def refuse_missing_marks(column: Column, path: Path, role: str) -> None:
 def _says(numbers: Sequence[str], words: Mapping[str, Sequence[str]], cell_format: CellFormat) -> str:
     """Say which keys would read all these numbers, and the cells that are marks. words: by kind."""
     hints = []
-    if "spelled" in words:
+    if words["spelled"]:
         fitting = [candidate for candidate in SPELLINGS if _fits(candidate, numbers, cell_format)]
         same_decimal = [candidate for candidate in fitting if candidate.decimal == cell_format.decimal == ","]
         says = [_keys(candidate, cell_format) for candidate in same_decimal or fitting]
