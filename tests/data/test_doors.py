@@ -10,7 +10,17 @@ from fedloom.core.errors import FedloomError
 from fedloom.data import SOURCES
 from fedloom.data.sources.source import Splits, configure_source
 
-KINDS = ("tables", "tables_lines", "tables_numbers", "tables_labels", "pictures", "folders", "arrays", "texts")
+KINDS = (
+    "tables",
+    "tables_lines",
+    "tables_numbers",
+    "tables_labels",
+    "pictures",
+    "folders",
+    "arrays",
+    "texts",
+    "listed",
+)
 DOORS = [door for kind in KINDS for door in importlib.import_module(f"doors.{kind}").DOORS]
 
 FACTS: dict[str, Callable[[Splits], Any]] = {

@@ -120,6 +120,18 @@ def test_odd_cells_among_numbers_are_read_or_named(cell: str, keys: dict[str, An
     assert {key: values[key] for key in ("bounds", "missing", "incomplete", "drop") if key in values} == keys
 
 
+def test_tables_that_list_pictures_or_hold_texts() -> None:
+    pictures("photos", "ab", (12, 12))
+    names = [f"photos/{'ab'[row % 2]}/{row // 2}.png" for row in range(40)]
+    Path("labels.csv").write_text("image,age,ill\n" + "".join(f"{name},{len(name)},{name[7]}\n" for name in names))
+    values = first_config("labels.csv").config.resolved()["scenario"]
+    assert (values["source"], values["file"], values["label"]) == ("file-table", "image", "ill")
+    texts = [f"a {('good', 'bad')[row % 2]} film number {row},{('pos', 'neg')[row % 2]}\n" for row in range(60)]
+    Path("reviews.csv").write_text("review,sentiment\n" + "".join(texts))
+    values = runs_unchanged("reviews.csv")["scenario"]
+    assert (values["source"], values["text"], values["label"]) == ("text-table", "review", "sentiment")
+
+
 def test_numbers_with_marks_between_thousands() -> None:
     lines = [f"{row * 95 + 140:,}".replace(",", ".") + f";{row % 40 + 20},5;{'kg'[row % 2]}" for row in range(80)]
     Path("kosten.csv").write_text("\n".join(["kosten;alter;diagnose", *lines]) + "\n")

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedloom.core.errors import ConfigError, DataError, suggest_name
 from fedloom.data.labels import missing_marks
+from fedloom.data.sources.pixels import is_image
 from fedloom.data.sources.source import SOURCES, configure_source
 from fedloom.data.sources.tables.columns import CellFormat, Column, incomplete_rows
 from fedloom.data.sources.tables.formats import FileTable
@@ -73,6 +74,9 @@ def table_keys(path: Path, source: str, label: str | None, owner: str | None, as
         keys["drop"] = [*dropped], "; ".join(f"{name}: {reason}" for name, reason in dropped.items())
     rows = table.file.rows
     features = [name for name in names if name not in chosen and name not in dropped]
+    if source == "csv" and (content := _content(table, dropped, not features)) is not None:
+        apart = {"drop", "decimal", "thousands", "bounds"}
+        return {key: value for key, value in keys.items() if key not in apart} | content
     used = [columns[name] for name in chosen if name in columns]
     incomplete = incomplete_rows([*used, *(table.reader.feature(table.file, name) for name in features)], rows)
     if incomplete.any():
@@ -135,6 +139,18 @@ class _Table:
             consecutive = different > 2 and bool((np.diff(values.astype(np.float64)) == 1).all())
             return "a number for each row" if consecutive or _ID.fullmatch(name) else ""
         return ""
+
+
+def _content(table: _Table, dropped: Mapping[str, str], is_needed: bool) -> Keys | None:
+    """Return the keys of a source that reads pictures which a dropped column names, or, if it is needed, texts."""
+    cells = {name: [*map(str, table.file.texts([name])[name].slice(0, 20).to_pylist())] for name in dropped}
+    for name, names in cells.items():
+        if all(is_image(cell) and (table.path.parent / cell).is_file() for cell in names):
+            return {"source": ("file-table", ""), "file": (name, "the column of the files' names")}
+    text = max(cells, key=lambda name: sum(map(len, cells[name])), default=None)
+    if not is_needed or text is None or sum(cell.count(" ") for cell in cells[text]) < len(cells[text]):
+        return None
+    return {"source": ("text-table", ""), "text": (text, "the column of the texts")}
 
 
 # -- how the file is written -------------------------------------------------------------------------------------------

@@ -1,0 +1,149 @@
+"""Samples that a table lists: pictures by the names of their files, and texts."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedloom.core.errors import DataError, printable
+from fedloom.data.sources.cached import Allocator, CachedSource, ImageSource, ParsedSamples, ParsedSplits
+from fedloom.data.sources.class_folders import BARE_PARTS, part_of
+from fedloom.data.sources.files import Files, open_files
+from fedloom.data.sources.groups import GroupPattern, number_groups
+from fedloom.data.sources.image_folders import decode_parts
+from fedloom.data.sources.python import held_out, owner_ids
+from fedloom.data.sources.source import Splits, source
+from fedloom.data.sources.tables import Csv, columns, encoding
+from fedloom.data.sources.text import TextSource, tokenise
+
+
+class _Listed(CachedSource, Csv):
+    """Base of tables with a column that is the sample, or names it, and without other features."""
+
+    part: str | None = Field(
+        None, description="Column that says which rows are train, val and test; null holds out `test_share`."
+    )
+
+    def load(self) -> Splits:
+        return replace(super().load(), domains_are_owners=self.owner is not None)
+
+    def listed(self, column: str) -> tuple[list[str], ParsedSplits]:
+        """Return the cells of a column, and the set with their row numbers in place of samples."""
+        if unused := [key for key in ("features", "drop", "test_path") if getattr(self, key)]:
+            raise DataError(f"scenario.{unused[0]}: source {self.kind} learns from '{column}' alone; leave it out")
+        file, origin = self.opened(self.path), str(self.path)
+        texts: dict[str, list[str]] = {}
+        for name in filter(None, (*self.apart, column, self.part)):
+            self.require_column(file, name)
+            texts[name] = [str(cell or "").strip() for cell in file.texts([name])[name].to_pylist()]
+        blank = np.array([not cell for cell in texts[column]])
+        table = self._columns([file], [])[0]
+        table[column] = columns.Column(column, np.arange(file.rows), None, blank if blank.any() else None)
+        notes = file.notes(()) + self._check(table, self.path)
+        table, left_out = self._complete(table, file)
+        (ids,), classes = encoding.label_ids([table[self.label]], [self.path])
+        rows, owners = table[column].values, list[str]()
+        owner, group = None, None
+        if self.owner is not None:
+            (owner,), owners = owner_ids([table[self.owner].labels()], [len(ids)], origin)
+        if isinstance(self.group, GroupPattern):
+            group = self.group.ids([texts[column][row] for row in rows], origin)
+        elif (grouping := self.owner if self.group == "owner" else self.group_column) is not None:
+            group = table[grouping].labels()
+        numbers = None if group is None else number_groups([group], [len(ids)], origin)[0]
+        whole, validation = ParsedSamples(rows, ids, owner, numbers), 0
+        if self.part is not None:
+            parts, validation = _stated_parts(whole, np.array(texts[self.part])[rows], f"{origin}: part '{self.part}'")
+        else:
+            parts = held_out(whole, self.test_share, len(classes), bool(owners), origin)
+        about = tuple(notes + left_out)
+        parsed = ParsedSplits(origin, parts[0], parts[1], classes, tuple(owners), notes=about, validation=validation)
+        return texts[column], parsed
+
+
+def _stated_parts(whole: ParsedSamples, words: np.ndarray, origin: str) -> tuple[list[ParsedSamples], int]:
+    """Return the training samples with validation samples behind them, the test samples, and how many are validation.
+    Raises `DataError` for words [n] that name no part."""
+    named = np.array([part[0] if (part := part_of(word)) in BARE_PARTS and part else "" for word in words.tolist()])
+    if (odd := words[named == ""]).size:
+        shown = f"'{odd[0]}' or the like in {odd.size:,} of {len(words):,} rows"
+        raise DataError(f"{origin} is {shown}; need train, val, test")
+    train, val, test = (np.flatnonzero(named == name) for name in ("train", "val", "test"))
+    val, test = (val, test) if len(test) else (test, val)
+    if not len(train) or not len(test):
+        raise DataError(f"{origin} names {len(train):,} training and {len(test):,} test rows; need both")
+    return [whole.rows(np.concatenate([train, val])), whole.rows(test)], len(val)
+
+
+@source("file-table")
+class FileNames(_Listed, ImageSource):
+    """Pictures whose files a CSV file lists, with the label, the owner and the part of each.
+
+    scenario: {source: file-table, path: labels.csv, file: image, root: photos, label: diagnosis, part: fold}
+    """
+
+    model = "lenet5"
+
+    file: str = Field("file", description="Column of the files' names, with folders below `root`.")
+    root: Path | None = Field(None, description="Folder or archive of the pictures; null takes the folder of `path`.")
+    suffix: str | None = Field(None, description="Text that is added to each name; null adds none.", examples=[".jpg"])
+    size: int = Field(64, ge=1, le=2048, description="Height and width that pictures are resized to, in pixels.")
+    channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
+
+    def files(self) -> Sequence[Path]:
+        pictures, parts, _ = self._pictures()
+        return [self.path, *pictures.stamped_paths([name for part in parts for name, _ in part])]
+
+    def parse(self, allocate: Allocator) -> ParsedSplits:
+        pictures, (train_files, test_files), parsed = self._pictures()
+        decoded = decode_parts(pictures, train_files, test_files, parsed.classes, self.size, self.channels, allocate)
+        train, test = replace(parsed.train, x=decoded.train.x), replace(parsed.test, x=decoded.test.x)
+        return replace(parsed, train=train, test=test, white=decoded.white).with_notes(*decoded.notes)
+
+    def _pictures(self) -> tuple[Files, list[list[tuple[str, int]]], ParsedSplits]:
+        """Return the folder or archive, names and labels of both parts, and the listed set. Raises `DataError` for
+        names that are not one file each in the folder."""
+        cells, parsed = self.listed(self.file)
+        pictures = open_files(self.path.parent if self.root is None else self.root)
+        names = [str(PurePosixPath(cell.replace("\\", "/") + (self.suffix or ""))) for cell in cells]
+        parts = [
+            [(names[row], int(label)) for row, label in zip(part.x, part.y, strict=True)]
+            for part in (parsed.train, parsed.test)
+        ]
+        counts, top = Counter(name for part in parts for name, _ in part), pictures.path.resolve()
+        problems: dict[str, Callable[[str], bool]] = {
+            "lead out of": lambda name: name.startswith("/") or ":" in name or ".." in name.split("/"),
+            "are links out of": lambda name: top.is_dir() and top not in (top / name).resolve().parents,
+            "are no files of": lambda name: not pictures.has(name),
+            "are listed several times, of": lambda name: counts[name] > 1,
+        }
+        for problem, is_wrong in problems.items():
+            if wrong := [name for name in counts if is_wrong(name)]:
+                shown = f"{len(wrong):,} of {len(counts):,} names {problem} {printable(str(pictures.path))}"
+                raise DataError(f"{self.path}: column '{self.file}': {shown}, the first '{printable(wrong[0])}'")
+        return pictures, parts, parsed
+
+
+@source("text-table")
+class TextTable(_Listed, TextSource):
+    """Texts in a column of a CSV file, as token ids, with the label, the owner and the part of each.
+
+    scenario: {source: text-table, path: reviews.csv, text: review, label: sentiment}
+    """
+
+    model = "bilstm"
+
+    text: str = Field("text", description="Column of the texts.")
+
+    def parse(self, allocate: Allocator) -> ParsedSplits:
+        cells, parsed = self.listed(self.text)
+        texts, origin = [[cells[row] for row in part.x] for part in (parsed.train, parsed.test)], str(self.path)
+        ids, words, notes = tokenise(
+            texts, self.vocabulary, self.length, self.tokens, f"{origin} ({self.text})", origin
+        )
+        train, test = replace(parsed.train, x=ids[0]), replace(parsed.test, x=ids[1])
+        return replace(parsed, train=train, test=test, tokens=True, words=words).with_notes(*notes)
