@@ -17,18 +17,10 @@ from tabulate import tabulate
 
 from benchmarks.data import RESULTS, read_rows
 from benchmarks.figures.rows import not_drawn
+from benchmarks.tables.gains import Gain, count_gains, gain_lines, gains, gains_sheet, judged
 from benchmarks.tables.words import markdown
 from fedloom.core.text import listed
-from fedloom.papers.compared_values import (
-    ComparedValue,
-    Gain,
-    compare_orders,
-    compare_values,
-    count_gains,
-    gain_lines,
-    gains,
-    judged,
-)
+from fedloom.papers.compared_values import ComparedValue, compare_orders, compare_values
 from fedloom.papers.measurements import ACCURACY, OTHER_IMAGES, Measurement, read_measurements
 from fedloom.papers.recipe import Claim, Recipe, printed_values, recipes
 from fedloom.papers.table_section import bullets, markdown_of, number, table_blocks
@@ -197,6 +189,8 @@ def paper_section(paper: PaperResults, hours: Mapping[str, tuple[float, str]]) -
     for recipe in paper.recipes.values():
         for values in (values for measured, values in paper.tables if measured is recipe):
             section = table_blocks(recipe, values, setting_of(values), None, recipe.table.choices)
+            if of_table := gains(recipe, compare_values(recipe, values)):
+                section += ["Gains in points, seed by seed:", gain_lines(of_table), gains_sheet(of_table)]
             blocks += [f"## {recipe.table.title}", markdown_of(section)]
             blocks += [JPEG] if has_cifar(recipe, {value.column for value in values}) else []
         for rows in (rows for measured, rows in paper.figures if measured is recipe):

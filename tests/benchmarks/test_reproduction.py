@@ -61,7 +61,7 @@ def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
     assert "| `fedskc/table5` |" in page  # what was run is another setting
     assert "Setting: the paper's own." in page
     assert "Setting: with model=mlp." in page
-    assert "another setting: only order and gains are compared" in page
+    assert "another setting: only their order is compared" in page
     assert "practical and pathological | the paper's own | 3 | 1 / 0 / 0 | – | – | – |" in page
     assert "| with model=mlp | 3 | – | – | – | – |" in page
     assert "## Table I: accuracy on four data sets" in page

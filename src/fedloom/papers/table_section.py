@@ -7,7 +7,7 @@ from typing import TypeAlias
 from tabulate import tabulate
 
 from fedloom.papers import compared_values as compared
-from fedloom.papers.compared_values import ComparedOrder, ComparedValue, FailureReasons, Gain
+from fedloom.papers.compared_values import ComparedOrder, ComparedValue, FailureReasons
 from fedloom.papers.measurements import Measurement
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.verdicts import NOT_RUN
@@ -41,7 +41,7 @@ def table_blocks(
     failures: FailureReasons | None,
     choices: Sequence[str],
 ) -> list[Block]:
-    """Compose our values and theirs with verdicts, the order of the methods, gains, core minutes, and limitations. A
+    """Compose our values and theirs with verdicts, the order of the methods, core minutes, and limitations. A
     figure has no verdicts, so only its setting and its choices are shown.
 
     measurements: ours, by cell and seed. setting: the setting in which the cells ran, in words. failures: why cells of
@@ -90,8 +90,6 @@ def _comparison(recipe: Recipe, measurements: Sequence[Measurement], values: Seq
         blocks.append(f"No value is comparable ({run[0].verdict.why.partition(';')[0]}).")
     if orders:
         blocks.append(_orders_sheet(orders))
-    if table_gains := compared.gains(recipe, values):
-        blocks += ["Gains in points, seed by seed:", compared.gain_lines(table_gains), _gains_sheet(table_gains)]
     if (minutes := _minutes_sheet(run)).rows:
         blocks.append(minutes)
     machines = dict.fromkeys(measurement.machine for measurement in measurements)
@@ -104,7 +102,7 @@ def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> DataT
         [
             value.column,
             value.row,
-            _with_domain(value.metric, value.domain),
+            with_domain(value.metric, value.domain),
             (str(len(value.seeds)), len(value.seeds)),
             (_ours_text(value), fmean(value.ours) if value.ours else None),
             ("–" if value.theirs is None else number(value.theirs, value.theirs_std), value.theirs),
@@ -119,29 +117,11 @@ def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> DataT
 
 def _orders_sheet(orders: Sequence[ComparedOrder]) -> DataTable:
     rows: list[list[Cell]] = [
-        [order.column, _with_domain(order.metric, order.domain), order.verdict.word, order.verdict.why]
+        [order.column, with_domain(order.metric, order.domain), order.verdict.word, order.verdict.why]
         for order in orders
     ]
     caption = "Whether the order of the rows is the printed one: pairs printed apart, and Spearman's rank correlation."
     return DataTable("orders", caption, ("column", "measure", "order", "why"), rows)
-
-
-def _gains_sheet(table_gains: Sequence[Gain]) -> DataTable:
-    rows: list[list[Cell]] = []
-    for gain in table_gains:
-        outcome, theirs = gain.ours, "–" if gain.theirs is None else f"{gain.theirs:+.2f}"
-        numbers: list[Cell] = [
-            (str(outcome.n), outcome.n),
-            (f"{outcome.mean:+.2f}", outcome.mean),
-            outcome.interval_text(decimals=2),
-            (theirs, gain.theirs),
-            {True: "yes", False: "no", None: "–"}[gain.holds_theirs],
-            ("–" if outcome.holm is None else f"{outcome.holm:.2g}", outcome.holm),
-        ]
-        rows.append([_with_domain(gain.column, gain.domain), gain.row, gain.baseline, *numbers, outcome.verdict])
-    names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "theirs inside", "Holm p", "word")
-    caption = "Gains in points: the mean over equal seeds, its uncorrected t interval, and p after Holm's correction."
-    return DataTable("gains", caption, names, rows, heads=2)
 
 
 def _minutes_sheet(values: Sequence[ComparedValue]) -> DataTable:
@@ -154,7 +134,7 @@ def _minutes_sheet(values: Sequence[ComparedValue]) -> DataTable:
     return DataTable("minutes", "Minutes of one core for a run.", ("column", "row", "core minutes"), rows, heads=2)
 
 
-def _with_domain(name: str, domain: str | None) -> str:
+def with_domain(name: str, domain: str | None) -> str:
     return name if domain is None else f"{name}, {domain}"
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedloom.papers.compared_values import compare_values, gain_lines, gains
+from benchmarks.tables.gains import gain_lines, gains, gains_sheet
+from fedloom.papers.compared_values import compare_values
 from fedloom.papers.measurements import measure
 from fedloom.papers.recipe import find_recipe
-from fedloom.papers.table_section import as_markdown
 from fedloom.results.result import Result
 from toy_results import MakeResult, with_test_samples
 
@@ -45,9 +45,8 @@ def test_gains_are_paired_by_seed(make_result: MakeResult) -> None:
         "too few seeds",
         None,
     )
-    page = as_markdown(recipe, values, "the paper's own setting")
-    row = next(line for line in page.partition("Gains in points")[2].splitlines() if "| FedDW  " in line)
-    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
+    row = next(row for row in gains_sheet(list(computed.values())).texts if row[1:3] == ["FedDW", "FedAvg"])
+    assert row == [
         *(column, "FedDW", "FedAvg", "3", "+2.00", "-0.48 to +4.48", "+0.21", "yes", "0.074", "no difference seen")
     ]
 
@@ -88,7 +87,6 @@ def test_without_the_plain_method_there_is_no_gain(make_result: MakeResult) -> N
     recipe = find_recipe("feddw/table1")
     values = measure(recipe, {("mnist-practical", "FedDW"): runs(make_result, "feddw", 0.5, 0.6)})
     assert gains(recipe, compare_values(recipe, values)) == []
-    assert "Gains in points" not in as_markdown(recipe, values, "the paper's own setting")
 
 
 def test_gains_are_of_accuracies_alone(make_result: MakeResult) -> None:
