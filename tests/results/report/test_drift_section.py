@@ -17,9 +17,7 @@ def split_round(number: int, shares: Sequence[float | None], cosine: float | Non
     """A round of two clients whose drift has these parts."""
     parts = [DriftValue(f"{p}_share", share) for p, share in zip(("local", "sampling", "server"), shares, strict=True)]
     cohort = [DriftValue("sampling_drift", 3.0), DriftValue("cohort_low", 1.0), DriftValue("cohort_high", 2.0)]
-    pairs = [DriftValue("cosine", cosine, 0, 1), DriftValue("table_distance", 0.25, 0, 1, entry="dw.means")]
-    weights = [DriftValue("weight", 0.75, 0), DriftValue("weight", 0.25, 1), DriftValue("weights_from_uniform", 0.25)]
-    return DriftRound(number, [DriftValue("drift", 2.0), *parts, *cohort, *pairs, *weights])
+    return DriftRound(number, [DriftValue("drift", 2.0), *parts, *cohort, DriftValue("cosine", cosine, 0, 1)])
 
 
 ROUNDS = [
@@ -71,28 +69,16 @@ def test_a_section_for_each_run_with_drift(make_result: MakeResult) -> None:
     (section,) = drift_sections(runs)
     assert section.title == "Drift in training: fedsc (sound), seed 2"
     drawn = pictures(section)
-    assert list(drawn) == ["parts", "directions", "cosines", "weights", "table-dw-means", "tables-dw-means"]
+    assert list(drawn) == ["parts"]
     assert drawn["parts"].values == {
         "rounds": [1, 3],
         "parts": {"local": [1.0, 0.5], "sampling": [1.5, 1.5], "server": [-0.5, 0.0]},
     }
-    assert drawn["cosines"].values == {"clients": [0, 1], "cells": [[None, 0.5], [0.5, None]]}
-    assert drawn["weights"].values == {"clients": [0, 1], "weights": [0.75, 0.25]}
-    assert drawn["directions"].values["lines"] == {"two clients": [-0.5, None, 0.5]}
     page = render_section(section)
     for picture in drawn.values():
         assert page.count(f"{picture.title}</title>") == 2  # for wide and for narrow screens
         assert picture.description in page
     assert "Not measured: no head (in 1 of 3 rounds)" in page
-
-
-def test_the_servers_numbers_and_the_variance_of_its_tables_are_drawn_by_round(make_result: MakeResult) -> None:
-    values = [DriftValue("table_variance", 2.0, entry="knowledge")]
-    rounds = [DriftRound(1, values), DriftRound(2, [*values, DriftValue("server_number", 0.5, entry="rho")])]
-    (section,) = drift_sections([replace(make_result("fedskc"), drift_rounds=rounds)])
-    drawn = {picture.title: picture.values["lines"] for picture in pictures(section).values()}
-    assert drawn == {"Variance of knowledge by round": {"knowledge": [2.0, 2.0]}, "rho by round": {"rho": [None, 0.5]}}
-    assert "rho by round</title>" in render_section(section)
 
 
 def test_of_many_runs_the_first_have_sections(make_result: MakeResult) -> None:

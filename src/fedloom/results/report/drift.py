@@ -30,10 +30,9 @@ _FIGURES: tuple[tuple[str, str], ...] = (
 )
 
 
-def mean_of_figure(drift: DriftRound, name: str, entry: str | None = None) -> float | None:
-    """Return the mean of the figure `name` (of an `entry`) over clients, classes and pairs in a round; None without
-    one."""
-    return _mean([value.value for value in drift.values if value.name == name and entry in (None, value.entry)])
+def mean_of_figure(drift: DriftRound, name: str) -> float | None:
+    """Return the mean of the figure `name` over clients, classes and pairs in a round; None without one."""
+    return _mean([value.value for value in drift.values if value.name == name])
 
 
 def figure_text(value: float) -> str:
@@ -140,7 +139,7 @@ def _section(run: RunData, rounds: Sequence[DriftRound], number: int) -> PageSec
     ]
     blocks: list[Block] = [
         drift_sentences(rounds),
-        *_pictures(rounds),
+        *_parts(rounds),
         DataTable("summary", "Drift in figures", ("figure", "first", "last", "mean"), summary),
         DataTable("rounds", "Drift by round", _COLUMNS, by_round, folds=True),
     ]
@@ -153,13 +152,7 @@ def _cell(value: float | None) -> Cell:
     return ("–" if value is None else figure_text(value), value)
 
 
-def _pictures(rounds: Sequence[DriftRound]) -> list[Block]:
-    single = [draw(rounds) for draw in (_parts, _directions, _cosines, _weights)]
-    pictures = [*single, *_tables(rounds), *_server(rounds)]
-    return [picture for picture in pictures if picture is not None]
-
-
-def _parts(rounds: Sequence[DriftRound]) -> SectionPicture | None:
+def _parts(rounds: Sequence[DriftRound]) -> list[SectionPicture]:
     """The drift of each decomposed round as a stack of its parts along the drift's direction."""
     heights: dict[int, dict[str, float]] = {}
     for drift in rounds:
@@ -169,9 +162,9 @@ def _parts(rounds: Sequence[DriftRound]) -> SectionPicture | None:
         if length is not None and len(known) == len(PARTS):
             heights[drift.round] = {part: length * share for part, share in known.items()}
     if not heights:
-        return None
+        return []
     last = heights[max(heights)]
-    return SectionPicture(
+    picture = SectionPicture(
         "parts",
         "drift parts",
         {"rounds": list(heights), "parts": {part: [of[part] for of in heights.values()] for part in PARTS}},
@@ -180,110 +173,4 @@ def _parts(rounds: Sequence[DriftRound]) -> SectionPicture | None:
         "pulls back.",
         f"Stacked bars of {len(heights)} rounds. Last: {', '.join(f'{part} {last[part]:.3g}' for part in PARTS)}.",
     )
-
-
-def _directions(rounds: Sequence[DriftRound]) -> SectionPicture | None:
-    names = {"client to mean": "cosine_to_mean", "two clients": "cosine", "round to centralised": "step_cosine"}
-    curves = {label: [mean_of_figure(drift, name) for drift in rounds] for label, name in names.items()}
-    caption = "Cosines of updates, means over clients and pairs: 1 is the same direction, 0 a right angle."
-    return _lines("directions", rounds, curves, "cosine", "Directions by round", caption)
-
-
-def _cosines(rounds: Sequence[DriftRound]) -> SectionPicture | None:
-    caption = "Cosines of the participants' updates in the last round. Blue: alike. Orange: opposed."
-    return _matrix("cosines", rounds, "cosine", None, "Updates of two clients", caption)
-
-
-def _weights(rounds: Sequence[DriftRound]) -> SectionPicture | None:
-    last = next((drift for drift in reversed(rounds) if any(v.name == "weight" for v in drift.values)), None)
-    if last is None:
-        return None
-    weights = {v.client: v.value for v in last.values if v.name == "weight" and v.value is not None}
-    away = mean_of_figure(last, "weights_from_uniform")
-    return SectionPicture(
-        "weights",
-        "client weights",
-        {"clients": list(weights), "weights": list(weights.values())},
-        "Weights of the mean",
-        f"How the server weighed each participant's upload in round {last.round}. Line: equal weights.",
-        f"{len(weights)} participants, total variation to equal weights {away or 0:.3g}.",
-    )
-
-
-def _tables(rounds: Sequence[DriftRound]) -> list[SectionPicture | None]:
-    figures = {"between clients": "table_distance", "since the last round": "table_step"}
-    names = dict.fromkeys(v.entry for drift in rounds for v in drift.values if v.name in figures.values())
-    pictures = list[SectionPicture | None]()
-    for name in filter(None, names):
-        curves = {label: [mean_of_figure(drift, of, name) for drift in rounds] for label, of in figures.items()}
-        caption = "Distances of rows over their length, means over classes and pairs of clients."
-        title = f"Class table {name} by round"
-        word = name.replace(".", "-")
-        pictures.append(_lines(f"table-{word}", rounds, curves, "relative distance", title, caption))
-        caption = (
-            "Mean distance over the classes that both clients hold, over the rows' length. Empty: no common class."
-        )
-        pictures.append(
-            _matrix(f"tables-{word}", rounds, "table_distance", name, f"Class table {name} of two clients", caption)
-        )
-    return pictures
-
-
-def _server(rounds: Sequence[DriftRound]) -> list[SectionPicture | None]:
-    """The variance of the server's class tables by round, and the numbers in its state, each in a picture."""
-    titles = {
-        "table_variance": (
-            "variance",
-            "Variance of {} by round",
-            "Variance of the entries of each row, summed over the classes that somebody holds.",
-        ),
-        "server_number": ("value", "{} by round", "A number in the server's state."),
-    }
-    pictures = list[SectionPicture | None]()
-    for name, (unit, title, caption) in titles.items():
-        entries = dict.fromkeys(value.entry for drift in rounds for value in drift.values if value.name == name)
-        for entry in filter(None, entries):
-            curves = {entry: [mean_of_figure(drift, name, entry) for drift in rounds]}
-            picture = f"{name.replace('_', '-')}-{entry.replace('.', '-')}"
-            pictures.append(_lines(picture, rounds, curves, unit, title.format(entry), caption))
-    return pictures
-
-
-def _lines(
-    picture: str,
-    rounds: Sequence[DriftRound],
-    curves: dict[str, list[float | None]],
-    unit: str,
-    title: str,
-    caption: str,
-) -> SectionPicture | None:
-    drawn = {label: values for label, values in curves.items() if any(value is not None for value in values)}
-    if not drawn:
-        return None
-    ends = [f"{label} {next(v for v in reversed(values) if v is not None):.3g}" for label, values in drawn.items()]
-    values = {"rounds": [drift.round for drift in rounds], "lines": drawn, "unit": unit}
-    return SectionPicture(
-        picture, "lines by round", values, title, caption, f"Lines by round. Last: {', '.join(ends)}."
-    )
-
-
-def _matrix(
-    picture: str, rounds: Sequence[DriftRound], name: str, entry: str | None, title: str, caption: str
-) -> SectionPicture | None:
-    """The figure of each pair of clients in the last round that has one."""
-    for drift in reversed(rounds):
-        pairs = {
-            (v.client, v.other): v.value
-            for v in drift.values
-            if v.name == name and v.entry == entry and v.client is not None and v.other is not None
-        }
-        if pairs:
-            clients = sorted({client for pair in pairs for client in pair if client is not None})
-            cells = [[pairs.get((a, b), pairs.get((b, a))) for b in clients] for a in clients]
-            known = [value for value in pairs.values() if value is not None]
-            words = f"from {min(known):.2f} to {max(known):.2f}" if known else "none defined"
-            description = f"{len(clients)} clients against each other in round {drift.round}, {words}."
-            return SectionPicture(
-                picture, "client matrix", {"clients": clients, "cells": cells}, title, caption, description
-            )
-    return None
+    return [picture]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +10,13 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fedloom.results.page_sections import Block, PageSection, SectionPicture
-from fedloom.results.plots.drawing import (
-    FILE,
-    color,
-    draw_curve,
-    dress,
-    in_light_theme,
-    inline,
-    new_figure,
-    save_picture,
-)
-from fedloom.results.plots.palette import Curve, tone_name
+from fedloom.results.plots.drawing import FILE, color, dress, in_light_theme, inline, new_figure, save_picture
+from fedloom.results.plots.palette import tone_name
 from fedloom.results.report.markup import bullets, chart, paragraph, section, table
 
 _TONES = {"local": "p0", "sampling": "p2", "server": "p4"}
-_POSITIVE, _NEGATIVE = (0.20, 0.49, 0.75), (0.85, 0.45, 0.10)  # mixed by opacity, which suits light and dark pages
-_WRITTEN = 10  # clients of a matrix whose cells have room for numbers
 _NARROW = 420
 
 
@@ -47,57 +34,7 @@ def draw_parts(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
     step = -(-len(rounds) // (8 if size[0] < _NARROW else 16))
     ax.set_xticks(places[::step], [str(round_) for round_ in rounds[::step]])
     dress(ax, FILE, "round", "drift (length of weights)")
-    return _with_legend(figure)
-
-
-def draw_round_lines(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
-    """Draw `lines` of values by round, with their `unit`; None leaves a gap, or a point alone."""
-    figure, ax = _figure(size)
-    for tone, (label, numbers) in enumerate(values["lines"].items(), 1):
-        known = [(round_, value) for round_, value in zip(values["rounds"], numbers, strict=True) if value is not None]
-        mark = "o" if len(known) < 30 else None
-        rounds, heights = zip(*known, strict=True)
-        curve = Curve(label, tone, rounds, heights, None)
-        draw_curve(ax, curve, FILE, 0.0, marker=mark, markersize=FILE.dot, label=label)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    dress(ax, FILE, "round", values["unit"])
-    return _with_legend(figure)
-
-
-def draw_matrix(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
-    """Draw `cells` [k][k] of pairs of clients as opacities, with numbers where there is room; None is an empty cell."""
-    figure, ax = _figure(size)
-    clients = values["clients"]
-    cells = np.array([[nan if value is None else value for value in row] for row in values["cells"]], dtype=float)
-    largest = np.nanmax(np.abs(cells), initial=0.0) or 1.0
-    colors = np.zeros((*cells.shape, 4))
-    colors[..., :3] = np.where((cells < 0)[..., None], _NEGATIVE, _POSITIVE)
-    colors[..., 3] = np.nan_to_num(np.abs(cells) / largest) * 0.85
-    ax.imshow(colors, interpolation="none", aspect="auto")
-    step = -(-len(clients) // _WRITTEN)
-    ticks = range(0, len(clients), step)
-    names = [str(clients[k]) for k in ticks]
-    ax.set_xticks(ticks, names)
-    ax.set_yticks(ticks, names)
-    if len(clients) <= _WRITTEN:
-        for i, j in zip(*np.nonzero(np.isfinite(cells)), strict=True):
-            text = f"{cells[i, j]:.2f}"
-            ax.text(j, i, text, ha="center", va="center", fontsize=8 if size[0] < _NARROW else 9, color=color("ink"))
-    dress(ax, FILE, "client", "client", grid=None)
-    return figure
-
-
-def draw_weights(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
-    """Draw the weight of each client as a bar, and equal weights as a line."""
-    figure, ax = _figure(size)
-    clients, weights = values["clients"], values["weights"]
-    places = range(len(clients))
-    ax.bar(places, weights, 0.8, color=color("p0"))
-    ax.set_ylim(0, 1.12 * max(*weights, 1 / len(clients)))
-    ax.axhline(1 / len(clients), color=color("p2"), linewidth=1.6, linestyle=(0, (4, 3)))
-    step = -(-len(clients) // (10 if size[0] < _NARROW else 20))
-    ax.set_xticks(places[::step], [str(client) for client in clients[::step]])
-    dress(ax, FILE, "client", "weight in the mean")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8.5, labelcolor=color("ink"))
     return figure
 
 
@@ -107,11 +44,6 @@ def _figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
     ax = figure.subplots()
     ax.set_facecolor("none")
     return figure, ax
-
-
-def _with_legend(figure: Figure) -> Figure:
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8.5, labelcolor=color("ink"))
-    return figure
 
 
 _GROUP_TONES = 8  # largest groups, which get distinct colours; smaller ones are grey
@@ -187,9 +119,6 @@ Drawing = Callable[[Mapping[str, Any], tuple[float, float]], Figure]
 DRAWINGS: Mapping[str, Drawing] = {
     "client map": draw_client_map,
     "drift parts": draw_parts,
-    "lines by round": draw_round_lines,
-    "client matrix": draw_matrix,
-    "client weights": draw_weights,
 }
 _SIZES = (("wide", (640.0, 420.0)), ("narrow", (360.0, 400.0)))
 
