@@ -16,8 +16,7 @@ from toy_results import MakeResult
 def split_round(number: int, shares: Sequence[float | None], cosine: float | None = 0.5) -> DriftRound:
     """A round of two clients whose drift has these parts."""
     parts = [DriftValue(f"{p}_share", share) for p, share in zip(("local", "sampling", "server"), shares, strict=True)]
-    cohort = [DriftValue("sampling_drift", 3.0), DriftValue("cohort_low", 1.0), DriftValue("cohort_high", 2.0)]
-    return DriftRound(number, [DriftValue("drift", 2.0), *parts, *cohort, DriftValue("cosine", cosine, 0, 1)])
+    return DriftRound(number, [DriftValue("drift", 2.0), *parts, DriftValue("cosine", cosine, 0, 1)])
 
 
 ROUNDS = [
@@ -39,11 +38,9 @@ def test_rows_have_the_first_the_last_and_the_mean_value() -> None:
     assert "head: turn of rows of own classes (degrees)" not in rows
 
 
-def test_sentences_name_the_largest_part_unusual_cohorts_and_opposed_updates() -> None:
+def test_sentences_name_the_largest_part_and_opposed_updates() -> None:
     assert drift_sentences(ROUNDS) == [
         "the largest part of the drift is sampling, on average 75 % over 2 decomposed rounds",
-        "the cohort was unusual in 2 of 2 decomposed rounds: its sampling drift is outside the 95 % interval of other "
-        "draws",
         "updates of two clients point apart on average in 1 of 3 rounds",
     ]
     assert drift_notes(ROUNDS) == ["no head (in 1 of 3 rounds)"]

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -94,7 +93,7 @@ def test_one_client_has_no_drift(net):
 # -- sums ----------------------------------------------------------------------------------------------------------
 def test_parts_of_updates_computed_by_hand():
     """u_0 = (1, 0), u_1 = (0, 2), u_2 = (3, 0) with 1, 1 and 2 samples; clients 0 and 1 take part; c = (1, 1)."""
-    parts = _Parts({0, 1}, torch.tensor([1.0, 1.0], dtype=torch.float64), keeps=True)
+    parts = _Parts({0, 1}, torch.tensor([1.0, 1.0], dtype=torch.float64))
     for client, samples, update in [(0, 1, [1.0, 0.0]), (1, 1, [0.0, 2.0]), (2, 2, [3.0, 0.0])]:
         parts.add(client, samples, torch.tensor(update, dtype=torch.float64))
     # all: (7, 2) / 4; participants: (1, 2) / 2; the model moved by (2, 1), so the drift is (1, 0)
@@ -105,22 +104,6 @@ def test_parts_of_updates_computed_by_hand():
     assert figures["server_drift"] == pytest.approx(1.5)
     shares = [figures[f"{part}_share"] for part in PARTS]
     assert shares == pytest.approx([0.75, -1.25, 1.5])
-
-
-def test_other_cohorts_are_those_of_as_many_clients():
-    """Of two clients one takes part: each cohort is half of the way between their updates from the mean."""
-    parts = _Parts({0}, torch.zeros(1, dtype=torch.float64), keeps=True)
-    parts.add(0, 1, torch.tensor([1.0], dtype=torch.float64))
-    parts.add(1, 1, torch.tensor([5.0], dtype=torch.float64))
-    cohorts = {value.name: value.value for value in parts.cohorts(np.random.default_rng(0))}
-    assert cohorts == pytest.approx({"cohort_mean": 2.0, "cohort_low": 2.0, "cohort_high": 2.0})
-
-
-def test_the_sampling_drift_of_cohorts_is_not_zero_where_a_client_diverged():
-    parts = _Parts({0}, torch.zeros(1, dtype=torch.float64), keeps=True)
-    for client, update in enumerate((1.0, math.nan, 3.0)):
-        parts.add(client, 1, torch.tensor([update], dtype=torch.float64))
-    assert all(math.isnan(value.value) for value in parts.cohorts(np.random.default_rng(0)))
 
 
 @pytest.mark.parametrize("name", sampled(ONE_VIEW, *SPECIAL))

@@ -76,12 +76,6 @@ def drift_sentences(rounds: Sequence[DriftRound]) -> list[str]:
         )
     elif split and not known:
         sentences.append("the rounds are those of centralised training, up to the rounding of the weights")
-    unusual = [drift.round for drift in split if _outside(drift)]
-    if unusual:
-        sentences.append(
-            f"the cohort was unusual in {len(unusual)} of {counted(len(split), 'decomposed round')}: its sampling "
-            "drift is outside the 95 % interval of other draws"
-        )
     cosines = [mean_of_figure(drift, "cosine") for drift in rounds]
     opposed = sum(cosine is not None and cosine < 0 for cosine in cosines)
     if opposed:
@@ -96,12 +90,6 @@ def drift_notes(rounds: Sequence[DriftRound]) -> list[str]:
         note if count == len(rounds) else f"{note} (in {count} of {len(rounds)} rounds)"
         for note, count in counts.items()
     ]
-
-
-def _outside(drift: DriftRound) -> bool:
-    """Whether the sampling drift is outside the interval of other cohorts."""
-    value, low, high = (mean_of_figure(drift, name) for name in ("sampling_drift", "cohort_low", "cohort_high"))
-    return value is not None and low is not None and high is not None and not low <= value <= high
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -14,7 +14,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,9 +112,6 @@ def _mean_gradient(
 
 # A drift that is no longer than this multiple of the weights is their rounding, and has no shares.
 _ROUNDING = 2.0**-22
-_BLOCK = 1 << 22  # float64 numbers of a block
-_COHORTS = 200  # counterfactual cohorts of a round
-_MOST_NUMBERS = 50_000_000  # of all clients' updates, that are kept for the cohorts
 
 
 class Decomposition:
@@ -145,14 +141,13 @@ class Decomposition:
         if not names or not all(name in tree for tree in (worker.loaded_nets[0].tree, end.tree) for name in names):
             return f"the global model of {method.name()} is no net that clients train: no decomposition"
         central = flat(synchronous_round(worker, start, jobs), names) - origin
-        parts = _Parts(jobs.keys() & observed.uploads.keys(), central, len(jobs) * origin.numel() <= _MOST_NUMBERS)
+        parts = _Parts(jobs.keys() & observed.uploads.keys(), central)
         for client, job in jobs.items():
             trained = get_tree(worker.run(job).upload, "after")
             if any(trained[name].shape != start.tree[name].shape for name in names):
                 return "clients train slices of the global model: no decomposition"
             parts.add(client, job.ctx.samples, flat(trained, names) - origin)
-        rng = ctx.task.streams.numpy("cohorts", ctx.round)
-        return parts.figures(flat(end.tree, names) - origin, float(origin.norm())) + parts.cohorts(rng)
+        return parts.figures(flat(end.tree, names) - origin, float(origin.norm()))
 
     def _training_worker(self, method: Method) -> Worker:
         """A worker on copies of the nets, whose clients return their trained weights instead of an upload."""
@@ -167,13 +162,12 @@ class Decomposition:
 
 
 class _Parts:
-    """Sums of the clients' updates, all float64. `central` is the change of the weights in the centralised round [P];
-    if `keeps`, updates are kept to compute the drift of other cohorts."""
+    """Sums of the clients' updates, all float64. `central` is the change of the weights in the centralised round
+    [P]."""
 
-    def __init__(self, participants: Collection[int], central: Tensor, keeps: bool) -> None:
-        self._participants, self._central, self._keeps = participants, central, keeps
+    def __init__(self, participants: Collection[int], central: Tensor) -> None:
+        self._participants, self._central, self._sizes = participants, central, dict[int, int]()
         self._sum, self._sum_of_participants = torch.zeros_like(central), torch.zeros_like(central)
-        self._sizes, self._updates = dict[int, int](), list[Tensor]()
         self._of_clients = list[DriftValue]()
 
     def add(self, client: int, samples: int, update: Tensor) -> None:
@@ -182,22 +176,16 @@ class _Parts:
         if client in self._participants:
             self._sum_of_participants.add_(update, alpha=samples)
         self._sizes[client] = samples
-        if self._keeps:
-            self._updates.append(update.float())
         lengths = float(update.norm()) * float(self._central.norm())
         self._of_clients += [
             DriftValue("distance_to_central", float((update - self._central).norm()), client),
             DriftValue("cosine_to_central", ratio(float(update @ self._central), lengths), client),
         ]
 
-    def _means(self) -> tuple[Tensor, Tensor]:
-        everyone = self._sum / sum(self._sizes.values())
-        if len(self._participants) == len(self._sizes):
-            return everyone, everyone
-        return everyone, self._sum_of_participants / sum(self._sizes[client] for client in self._participants)
-
     def figures(self, change: Tensor, origin_norm: float) -> list[DriftValue]:
-        everyone, participants = self._means()
+        everyone = participants = self._sum / sum(self._sizes.values())
+        if len(self._participants) < len(self._sizes):
+            participants = self._sum_of_participants / sum(self._sizes[client] for client in self._participants)
         parts = {
             "local": everyone - self._central,
             "sampling": participants - everyone,
@@ -217,31 +205,6 @@ class _Parts:
             values.append(DriftValue(f"{name}_drift", float(part.norm())))
             values.append(DriftValue(f"{name}_share", float(part @ drift) / squared if defined else None))
         return values + self._of_clients
-
-    def cohorts(self, rng: np.random.Generator) -> list[DriftValue]:
-        """Return the sampling drift that other cohorts of as many clients would have had: mean and 95 % interval."""
-        count = len(self._participants)
-        if not self._keeps or count == len(self._sizes):
-            return []
-        everyone, _ = self._means()
-        sizes = np.array(list(self._sizes.values()), dtype=float)
-        products = torch.zeros(len(sizes), len(sizes), dtype=torch.float64)
-        width = max(1, _BLOCK // len(sizes))  # all updates at once in float64 may not fit into memory
-        for start in range(0, everyone.numel(), width):
-            columns = slice(start, start + width)
-            rows = torch.stack([update[columns].double() for update in self._updates]) - everyone[columns]
-            products += rows @ rows.T
-        pairs = products.numpy()
-        norms = []
-        for _ in range(_COHORTS):
-            # in the order of ids, because the sum of floats depends on their order
-            chosen = np.sort(rng.choice(len(sizes), count, replace=False))
-            shares = sizes[chosen] / sizes[chosen].sum()
-            squared = float(shares @ pairs[np.ix_(chosen, chosen)] @ shares)
-            norms.append(math.sqrt(max(squared, 0.0)))  # in this order NaN, of a client that diverged, stays NaN
-        low, high = np.quantile(norms, [0.025, 0.975])
-        figures = {"cohort_mean": np.mean(norms), "cohort_low": low, "cohort_high": high}
-        return [DriftValue(name, float(value)) for name, value in figures.items()]
 
 
 def _trained(work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:

@@ -174,7 +174,6 @@ class DriftObserver:
             add(lambda: self._weights.figures(updates.entry, updates.clients, samples))
             add(lambda: head_figures(updates, observed, self._class_counts))
         add(lambda: table_figures(observed))
-        add(lambda: drift_updates.server_figures(observed))
         if (decomposition := self._decomposition) is not None and decomposition.is_due(observed.ctx.round):
             add(lambda: decomposition.figures(observed))
         # drift.jsonl takes finite numbers and null alone.

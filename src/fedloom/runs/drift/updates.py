@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedloom.core.records import Record, get_number, get_tree
-from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import total_variation
 from fedloom.engine.round_report import ObservedRound
@@ -166,20 +165,6 @@ def _cosine(product: float, first: float, second: float) -> float | None:
     value = ratio(product, first * second)
     # Rounding may leave a cosine just outside its range.
     return None if value is None or math.isnan(value) else max(-1.0, min(1.0, value))
-
-
-def server_figures(observed: ObservedRound) -> list[DriftValue]:
-    """Return the variance of each class table of the server's next state (S of FedSKC's Eq. 5: the variances over the
-    entries of each held class's row, summed over the classes; float64), and each number in the state."""
-    values = list[DriftValue]()
-    for name, value in observed.after.items():
-        if isinstance(value, ClassTable):
-            rows = value.values.double().flatten(value.held.dim()).var(-1, correction=0)
-            variance = float(torch.where(value.held, rows, 0.0).sum())
-            values.append(DriftValue("table_variance", variance, entry=name))
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            values.append(DriftValue("server_number", float(value), entry=name))
-    return values
 
 
 class MeanWeights:
