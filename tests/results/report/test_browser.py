@@ -97,7 +97,7 @@ document.querySelector("iframe").addEventListener("load", function () {
 PRESS = """<!DOCTYPE html><iframe src="report.html"></iframe><script>
 document.querySelector("iframe").addEventListener("load", function () {
   var page = this.contentDocument;
-  page.querySelector('[data-name="bytes"]').closest("figure").querySelectorAll(".save button").forEach(b => b.click());
+  page.querySelector('[data-name="data-0"]').closest("figure").querySelectorAll(".save button").forEach(b => b.click());
 });
 </script>"""
 
@@ -149,7 +149,7 @@ def test_every_chart_is_drawn(report, tmp_path, theme, width, height):
     assert [line for line in console if "PROBE" not in line] == []
     seen = json.loads(re.search(r"PROBE(.*)END", console[0])[1])
 
-    assert len(seen["charts"]) == 13  # of the twins for wide and narrow screens, one each
+    assert len(seen["charts"]) == 11  # of the twins for wide and narrow screens, one each
     assert all(w > 200 and h > 40 for w, h in seen["charts"])
     assert all(count > 0 for count in seen["drawn"])
     assert seen["text"] >= 10  # CSS pixels
@@ -260,15 +260,15 @@ def numbers(rows, names):
 def test_buttons_save_a_chart_in_the_colours_that_are_shown(report, tmp_path):
     frame, folder = tmp_path / "frame.html", tmp_path / "saved"
     frame.write_text(PRESS)
-    said = saved_by_clicks(frame, folder, {"bytes.svg", "bytes.png"})
+    said = saved_by_clicks(frame, folder, {"data-0.svg", "data-0.png"})
     assert "CONSOLE" not in said
-    drawing = ElementTree.fromstring((folder / "bytes.svg").read_text())
+    drawing = ElementTree.fromstring((folder / "data-0.svg").read_text())
     assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
-    text = (folder / "bytes.svg").read_text()
+    text = (folder / "data-0.svg").read_text()
     assert "var(--" not in text
-    assert "#2a628f" in text  # the light theme's first part of a bar
-    assert drawing.find("{http://www.w3.org/2000/svg}title").text == "Bytes on the wire"
-    pixels = imread(folder / "bytes.png")
+    assert "#2a628f" in text  # the light theme's colour of bubbles
+    assert drawing.find("{http://www.w3.org/2000/svg}title").text == "Who holds what"
+    pixels = imread(folder / "data-0.png")
     assert pixels.shape[1] == 1600
     assert pixels[0, 0, :3] == pytest.approx(1.0)  # the page's ground
     assert pixels.std() > 0.03

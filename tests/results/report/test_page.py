@@ -74,7 +74,7 @@ def test_charts_are_named_and_their_ids_unique(page_of, two_methods):
     text = page_of(two_methods)
     elements = Elements(text)
     charts = elements.all("svg")
-    assert len(charts) == 2 + 2 + 2 + 1 + 2 + 1
+    assert len(charts) == 2 + 2 + 2 + 1 + 1
     described = re.findall(r'<title id="([^"]+)">[^<]+</title>\n<desc id="([^"]+)">[^<]{20,}</desc>', text)
     assert [(chart["aria-labelledby"], chart["aria-describedby"]) for chart in charts] == described
     assert all(chart["role"] == "img" and chart["data-name"] for chart in charts)

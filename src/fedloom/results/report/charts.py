@@ -1,6 +1,6 @@
-"""Charts of cost, of single clients and of the data: groups in, HTML figures out."""
+"""Charts of single clients and of the data: groups in, HTML figures out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -11,54 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedloom.core.text import bytes_text, listed, percent, seconds_text
+from fedloom.core.text import listed, percent
 from fedloom.results.group import selected_accuracies
 from fedloom.results.plot_values import ChartRow
 from fedloom.results.plots import drawing
 from fedloom.results.plots.drawing import inline
 from fedloom.results.plots.palette import shortened
 from fedloom.results.report.class_results import majority_accuracy
-from fedloom.results.report.curves import Bar, Dots, draw_bars, draw_dots
+from fedloom.results.report.curves import Dots, draw_dots
 from fedloom.results.report.line_charts import panels_of
-from fedloom.results.report.markup import chart, chart_beside_facts, fold, grid, key
-
-_PER_RUN = "One run, all clients and rounds; mean over seeds."
-_OPEN_BARS = 16  # rows
-_PHASES = ("train", "evaluate", "aggregate", "move", "checkpoint")
-
-
-def cost_charts(rows: Sequence[ChartRow]) -> Markup:
-    """Render bytes and seconds of every row as stacked bars; they fold if there are many."""
-    traffic = [{"up": row.row["bytes_up"], "down": row.row["bytes_down"]} for row in rows]
-    phases = [{phase: row.row["phases"][phase] for phase in _PHASES} for row in rows]
-    sent = [" · ".join(f"{bytes_text(value)} {name}" for name, value in parts.items()) for parts in traffic]
-    spent = [seconds_text(row.row["seconds"]) for row in rows]
-    charts = grid(
-        [
-            _stacked("bytes", "Bytes on the wire", rows, traffic, sent, bytes_text),
-            _stacked("seconds", "Time by phase", rows, phases, spent, seconds_text),
-        ]
-    )
-    return charts if len(rows) <= _OPEN_BARS else fold(f"Bytes and seconds of {len(rows)} rows as bars", [charts])
-
-
-def _stacked(
-    name: str,
-    title: str,
-    rows: Sequence[ChartRow],
-    parts: Sequence[Mapping[str, float]],
-    totals: Sequence[str],
-    text: Callable[[float], str],
-) -> Markup:
-    """Draw the parts of each row, which add up to its total."""
-    labels = [row.row["label"] for row in rows]
-    bars = [Bar(label, list(of.values()), total) for label, of, total in zip(labels, parts, totals, strict=True)]
-    words = [
-        f"{label}: {', '.join(f'{part} {text(value)}' for part, value in of.items())}"
-        for label, of in zip(labels, parts, strict=True)
-    ]
-    svg = inline(partial(draw_bars, bars), name, title, f"{title} per run. {'; '.join(words)}.")
-    return chart([svg], title, _PER_RUN, key((f"p{k}", part, -1) for k, part in enumerate(parts[0])))
+from fedloom.results.report.markup import chart, chart_beside_facts
 
 
 def client_spread(rows: Sequence[ChartRow]) -> list[Markup]:

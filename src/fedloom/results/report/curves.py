@@ -1,4 +1,4 @@
-"""The drawings of a page: lines by round, stacked bars, dots of single clients, differences and ranks."""
+"""The drawings of a page: lines by round, dots of single clients, differences and ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,20 +7,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from fedloom.results.plots import drawing
 from fedloom.results.plots.palette import Curve, Estimate, Ranking, shortened_names, tone_name
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One row of a bar chart: parts that add up, and their sum as text."""
-
-    label: str
-    parts: list[float]
-    total: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,30 +140,9 @@ def _name_ends(figure: Figure, axes: Axes, ends: Sequence[tuple[Curve, str]]) ->
         axes.text(x, spot / height, name, transform=figure.transFigure, **look)
 
 
-WIDTH = 390.0  # CSS pixels at natural size
-_ROW, _BAR = 46.0, 13.0
+_ROW = 46.0
 _DOT_ROW, _DOT_BAND = 62.0, 26.0
 _MOST_DOTS = 300  # per row; of more, evenly spaced quantiles are drawn
-
-
-def draw_bars(bars: Sequence[Bar]) -> Figure:
-    """Stacked bars on one scale, which begins at zero; the parts take the colours p0, p1, ..."""
-    height = _ROW * len(bars)
-    figure = drawing.new_figure(WIDTH, height)
-    axes = drawing.place(figure, 0, 0, 0, 0)
-    axes.set_axis_off()
-    axes.set_xlim(0, WIDTH)
-    axes.set_ylim(height, 0)
-    largest = max((sum(bar.parts) for bar in bars), default=0.0) or 1.0
-    _name_rows(axes, _ROW, 18, [bar.label for bar in bars], [bar.total for bar in bars], "ink")
-    for row, bar in enumerate(bars):
-        start = 0.0
-        for k, part in enumerate(bar.parts):
-            width = WIDTH * part / largest
-            corner = start, row * _ROW + 25
-            axes.add_patch(Rectangle(corner, width, _BAR, color=drawing.color(f"p{k}"), linewidth=0))
-            start += width
-    return figure
 
 
 def _name_rows(

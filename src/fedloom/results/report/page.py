@@ -166,7 +166,7 @@ def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
         ("Learning curves", "curves"): line_charts.learning_curves(rows),
         ("Single clients", "clients"): [*charts.client_spread(rows), *fairness, *page_tables.client_tables(rows)],
         ("Losses", "losses"): line_charts.losses(rows),
-        ("Cost", "cost"): [page_tables.costs_table(trained), charts.cost_charts(trained)],
+        ("Cost", "cost"): [page_tables.costs_table(trained)],
         ("Tuning", "tuning"): page_tables.tuning_blocks(tuning_choices(results)),
         ("Data", "data"): _pictures(runs),
         ("Config", "config"): _folded(page_tables.configs(runs), "Configs"),
