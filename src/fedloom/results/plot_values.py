@@ -51,12 +51,10 @@ class ChartRow:
         """The method and its setting."""
         return f"{self.method} {self.panel}".rstrip()
 
-    def curve(self, measure: str, split: str, name: str = "", scale: float = 1.0) -> palette.Curve | None:
-        """Return a measure by round, times `scale`; None where no round has a finite value of every seed.
-
-        name: the name of the line; the method's unless given.
-        """
-        by_run = [dict(zip(*curve(result.rows, measure, split), strict=True)) for result in self.group.results]
+    def curve(self, measure: str, scale: float = 1.0) -> palette.Curve | None:
+        """Return a measure of the tests by round, times `scale`; None where no round has a finite value of every
+        seed."""
+        by_run = [dict(zip(*curve(result.rows, measure, "test"), strict=True)) for result in self.group.results]
         # A mean over fewer seeds in some rounds would jump where a run ends early.
         common = set.intersection(*map(set, by_run))
         rounds = sorted(r for r in common if all(isfinite(values[r]) for values in by_run))
@@ -66,7 +64,7 @@ class ChartRow:
         means, stds = zip(*map(mean_std, zip(*seeds, strict=True)), strict=True)
         known = [std for std in stds if std is not None]
         scaled = [[scale * value for value in values] for values in (means, known, *seeds)]
-        return palette.Curve(name or self.method, self.tone, rounds, scaled[0], scaled[1] or None, scaled[2:])
+        return palette.Curve(self.method, self.tone, rounds, scaled[0], scaled[1] or None, scaled[2:])
 
 
 def chart_rows(groups: Sequence[Group]) -> list[ChartRow]:
@@ -116,7 +114,7 @@ def _curves(rows: Sequence[ChartRow], metric: str) -> palette.PlotData:
     panels: dict[str, list[palette.Series]] = {row.panel: [] for row in rows}
     missing, shortened = [], []
     for row in rows:
-        drawn = row.curve(metric, "test", scale=scale)
+        drawn = row.curve(metric, scale)
         if drawn is None:
             missing.append(row.words)
             continue

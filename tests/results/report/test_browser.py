@@ -149,7 +149,7 @@ def test_every_chart_is_drawn(report, tmp_path, theme, width, height):
     assert [line for line in console if "PROBE" not in line] == []
     seen = json.loads(re.search(r"PROBE(.*)END", console[0])[1])
 
-    assert len(seen["charts"]) == 11  # of the twins for wide and narrow screens, one each
+    assert len(seen["charts"]) == 7  # of the twins for wide and narrow screens, one each
     assert all(w > 200 and h > 40 for w, h in seen["charts"])
     assert all(count > 0 for count in seen["drawn"])
     assert seen["text"] >= 10  # CSS pixels

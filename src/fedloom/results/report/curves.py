@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from fedloom.results.plots import drawing
 from fedloom.results.plots.palette import Curve, Estimate, Ranking, shortened_names, tone_name
@@ -24,7 +24,6 @@ class Dots:
 
 
 _MOST_SEEDS, _MOST_LINES = 6, 3  # beyond these, single seeds only blur the picture
-_MARKS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"))
 _LABEL_STEP = 16.0
 _NAME = 18.0  # CSS pixels for the name of the y axis
 
@@ -42,29 +41,23 @@ def draw_lines(
     curves: Sequence[Curve],
     size: Size,
     quantity: str,
-    *,
-    share: bool,
-    marked: bool = False,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw means over seeds as lines, ± sample std as bands, single seeds thin behind them.
+    """Draw shares, means over seeds, as lines in percent, ± sample std as bands, single seeds thin behind them.
 
-    A `size` without characters leaves names to a legend elsewhere. share: values in [0, 1], shown as percent. marked:
-    give each line a marker, where lines share one colour. limits: of the y axis.
+    A `size` without characters leaves names to a legend elsewhere. limits: of the y axis.
     """
     figure = drawing.new_figure(size.width, size.height)
     strong = [curve for curve in curves if not curve.faint]
     names = shortened_names([curve.method for curve in strong], size.characters)
-    if marked:
-        names = [f"{_MARKS[k % len(_MARKS)][1]} {name}" for k, name in enumerate(names)]
     room = 14 + drawing.CHARACTER * max(len(name) for name in names) if size.characters else 10
-    axes = drawing.place(figure, _NAME + (44 if share else 50), 14, room, 38)
-    last, singly = max(curve.rounds[-1] for curve in curves), shows_seeds(curves) and not marked
-    for k, curve in enumerate(curves):
+    axes = drawing.place(figure, _NAME + 44, 14, room, 38)
+    last, singly = max(curve.rounds[-1] for curve in curves), shows_seeds(curves)
+    for curve in curves:
         drawing.draw_curve(axes, curve, drawing.PAGE, band=0.39 / max(len(strong), 3), solid_capstyle="round", zorder=3)
         if not curve.faint:
-            _mark_line(axes, curve, last, _MARKS[k % len(_MARKS)][0] if marked else None, singly)
-    _axes_of_rounds(axes, curves, share)
+            _mark_line(axes, curve, last, singly)
+    _axes_of_rounds(axes, curves)
     if limits is not None:
         axes.set_ylim(*limits)
     middle = axes.get_position()
@@ -81,39 +74,26 @@ def shows_seeds(curves: Sequence[Curve]) -> bool:
     return len(curves) <= _MOST_LINES and max(len(curve.seeds) for curve in curves) <= _MOST_SEEDS
 
 
-def _mark_line(axes: Axes, curve: Curve, last: float, mark: str | None, singly: bool) -> None:
-    """Draw the single seeds of a line behind it, and dots at its end or along it."""
+def _mark_line(axes: Axes, curve: Curve, last: float, singly: bool) -> None:
+    """Draw the single seeds of a line behind it, and a dot at its end."""
     tone = drawing.color(tone_name(curve.tone))
     for seed in curve.seeds if singly and curve.std is not None else ():
         axes.plot(curve.rounds, seed, color=tone, alpha=0.35, linewidth=0.8)
     end, value = curve.rounds[-1], curve.mean[-1]
     dot: dict[str, Any] = {"color": tone, "markersize": 6, "mec": drawing.color("page"), "mew": 1.2, "clip_on": False}
-    axes.plot([end], [value], mark or "o", zorder=4, **dot)
-    if mark is not None:
-        step = max(len(curve.rounds) // 6, 1)
-        axes.plot(curve.rounds[::step], curve.mean[::step], mark, zorder=4, **dot)
+    axes.plot([end], [value], "o", zorder=4, **dot)
     if end < last:  # leads to the name, which stands at the right edge
         axes.plot([end, last], [value, value], color=tone, linewidth=1, linestyle=(0, (1, 3)))
 
 
-def _axes_of_rounds(axes: Axes, curves: Sequence[Curve], share: bool) -> None:
+def _axes_of_rounds(axes: Axes, curves: Sequence[Curve]) -> None:
     first, last = min(curve.rounds[0] for curve in curves), max(curve.rounds[-1] for curve in curves)
     axes.set_xlim((first, last) if last > first else (first - 0.5, last + 0.5))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    values = [value for curve in curves for value in curve.mean]
-    # On a linear axis a loss that falls by more than 30 times looks like a flat line after its first rounds.
-    if not share and min(values) > 0 and max(values) > 30 * min(values):
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    else:
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-        low, high = axes.get_ylim()
-        if share:  # a band may leave [0, 1], no accuracy can
-            axes.set_ylim(max(low, -0.02), 1.02 if high > 0.85 else high)
-        elif min(values) >= 0:
-            axes.set_ylim(0, high)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %" if share else f"{value:g}"))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -0.02), 1.02 if high > 0.85 else high)  # a band may leave [0, 1], no accuracy can
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
     drawing.dress(axes, drawing.PAGE, "round")
 
 

@@ -10,22 +10,18 @@ from functools import partial
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from fedloom.core.text import counted, percent
+from fedloom.core.text import percent
 from fedloom.results.best_rows import AverageRanks
 from fedloom.results.difference import Paired, all_paired
 from fedloom.results.plot_values import ChartRow, ranking
 from fedloom.results.plots.drawing import inline
 from fedloom.results.plots.palette import Curve, Estimate, dash_number, tone_name
 from fedloom.results.report.curves import Size, draw_average_ranks, draw_differences, draw_lines, shows_seeds
-from fedloom.results.report.markup import chart, fold, grid, key, paragraph, shared_legend
+from fedloom.results.report.markup import chart, grid, key, paragraph, shared_legend
 from fedloom.results.verdict import BASELINE
 
-_HERO, _FLAT, _HALF, _PHONE = Size(900, 380, 30), Size(900, 260, 30), Size(390, 260, 12), Size(360, 290, 9)
-_PANEL = Size(390, 270, 0)
-_LOSS = "test loss (nats)"
+_HERO, _PHONE, _PANEL = Size(900, 380, 30), Size(360, 290, 9), Size(390, 270, 0)
 _MOST_LINES, _EMPHASISED = 14, 7  # of more lines, the best and the baseline alone have their colours
-_MOST_TERMS = 24  # charts of loss terms; they fold beyond _OPEN
-_OPEN = 4
 
 
 def by_panel(rows: Sequence[ChartRow]) -> dict[str, list[ChartRow]]:
@@ -62,71 +58,33 @@ def panels_of(
 
 def learning_curves(rows: Sequence[ChartRow]) -> list[Markup]:
     """Render test accuracy by round, a panel for each setting."""
-    curves = _by_panel(rows, "accuracy")
-    every = [curve for panel in curves.values() for curve in panel]
+    by_setting = _by_panel(rows)
+    every = [curve for curves in by_setting.values() for curve in curves]
     if not every:
         return []
     caption = "Test accuracy by round."
     if any(curve.std for curve in every):
         caption += " Mean over seeds; band: ± sample standard deviation"
-        caption += "; thin lines: single seeds." if all(map(shows_seeds, curves.values())) else "."
+        caption += "; thin lines: single seeds." if all(map(shows_seeds, by_setting.values())) else "."
     if any(curve.faint for curve in every):
         caption += f" Coloured: FedAvg and the {_EMPHASISED} highest at the end; grey: the other methods."
-    return _charts(rows, curves, "accuracy", ("Learning curves", caption), "test accuracy", share=True)
-
-
-def losses(rows: Sequence[ChartRow]) -> list[Markup]:
-    """Render the test loss, and the loss terms of each method that logs several."""
-    parts: list[Markup] = []
-    several = [(row, curves) for row in rows if not row.group.is_further and len(curves := _terms(row)) > 1]
-    for k, (row, curves) in enumerate(several[:_MOST_TERMS]):
-        title = f"Loss terms of {row.row['label']}"
-        label = f"{title} in training by round: {_ends(curves)}."
-        draw = partial(draw_lines, curves, _HALF, "loss term", share=False, marked=True)
-        parts.append(
-            chart([inline(draw, f"terms-{k}", title, label)], title, "As logged in training, mean over seeds.")
-        )
-    by_setting = _by_panel(rows, "loss")
-    blocks: list[Markup] = []
-    if any(by_setting.values()):
-        caption = "Cross-entropy in nats, mean over seeds."
-        blocks = _charts(rows, by_setting, "loss", ("Test loss", caption), _LOSS, share=False)
-    if len(parts) > _OPEN:
-        note = f", the first {_MOST_TERMS} of {len(several)}" if len(several) > _MOST_TERMS else ""
-        return [*blocks, fold(f"Loss terms of {counted(len(parts), 'row')}{note}", [grid(parts)])]
-    return [*blocks, grid(parts)] if parts else blocks
-
-
-def _charts(
-    rows: Sequence[ChartRow],
-    by_setting: dict[str, list[Curve]],
-    name: str,
-    words: tuple[str, str],
-    quantity: str,
-    *,
-    share: bool,
-) -> list[Markup]:
-    """Render one large chart, or small multiples of one scale under one legend. words: title and caption."""
-    title, caption = words
     panels = [(panel, curves) for panel, curves in by_setting.items() if curves]
-    heading = "" if share else title
+    title, quantity = "Learning curves", "test accuracy"
     if len(panels) == 1:
         ((panel, curves),) = panels
-        label = f"{title}, {quantity} by round: {_ends(curves, share)}."
-        size = _HERO if share else _FLAT
+        label = f"{title}, {quantity} by round: {_ends(curves)}."
         svgs = [
-            inline(partial(draw_lines, curves, size, quantity, share=share), f"{name}-{css}", title, label, css)
-            for css, size in (("wide", size), ("narrow", _PHONE))
+            inline(partial(draw_lines, curves, size, quantity), f"accuracy-{css}", title, label, css)
+            for css, size in (("wide", _HERO), ("narrow", _PHONE))
         ]
-        return [chart(svgs, heading, caption, _key(rows, curves), wide=True)]
-    limits = _limits([curve for _, curves in panels for curve in curves]) if share else None
+        return [chart(svgs, "", caption, _key(rows, curves), wide=True)]
+    limits = _limits(every)
     figures = []
     for k, (panel, curves) in enumerate(panels):
-        draw = partial(draw_lines, curves, _PANEL, quantity, share=share, limits=limits)
-        label = f"{title} of {panel}, {quantity} by round: {_ends(curves, share)}."
-        figures.append(chart([inline(draw, f"{name}-{k}", f"{title}, {panel}", label)], panel))
-    entries = _legend(rows, [curve for _, curves in panels for curve in curves])
-    return [shared_legend(heading, caption, entries), grid(figures)]
+        draw = partial(draw_lines, curves, _PANEL, quantity, limits=limits)
+        label = f"{title} of {panel}, {quantity} by round: {_ends(curves)}."
+        figures.append(chart([inline(draw, f"accuracy-{k}", f"{title}, {panel}", label)], panel))
+    return [shared_legend("", caption, _legend(rows, every)), grid(figures)]
 
 
 def _legend(rows: Sequence[ChartRow], curves: Sequence[Curve]) -> list[tuple[str, str, int]]:
@@ -144,11 +102,11 @@ def _key(rows: Sequence[ChartRow], curves: Sequence[Curve]) -> Markup | None:
     return None if all(len(curve.method) <= _PHONE.characters for curve in curves) else key(entries, "narrow")
 
 
-def _by_panel(rows: Sequence[ChartRow], name: str) -> dict[str, list[Curve]]:
+def _by_panel(rows: Sequence[ChartRow]) -> dict[str, list[Curve]]:
     """The curves of each setting. Of many, all but the baseline's and those of the highest accuracies are faint."""
     panels = {}
     for panel, members in by_panel(rows).items():
-        curves = [curve for row in members if (curve := row.curve(name, "test")) is not None]
+        curves = [curve for row in members if (curve := row.curve("accuracy")) is not None]
         if len(curves) > _MOST_LINES:
             best = sorted((row for row in members if row.tone), key=lambda row: -row.row["accuracy"])[:_EMPHASISED]
             strong = {0, *(row.tone for row in best)}
@@ -170,18 +128,8 @@ def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
     return max(min(bounds) - 0.02, -0.02), min(max(bounds) + 0.02, 1.02)
 
 
-def _terms(row: ChartRow) -> list[Curve]:
-    """The loss terms that training logged, in order of appearance."""
-    logged = (line for result in row.group.results for line in result.rows if line["split"] == "train")
-    names = dict.fromkeys(line["name"] for line in logged)
-    return [curve for name in names if (curve := row.curve(name, "train", name)) is not None]
-
-
-def _ends(curves: Sequence[Curve], share: bool = False) -> str:
-    return ", ".join(
-        f"{curve.method} ends at {f'{percent(curve.mean[-1])} %' if share else f'{curve.mean[-1]:.3g}'}"
-        for curve in curves
-    )
+def _ends(curves: Sequence[Curve]) -> str:
+    return ", ".join(f"{curve.method} ends at {percent(curve.mean[-1])} %" for curve in curves)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,6 @@ def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
         ("Classes", "classes"): class_blocks(rows),
         ("Learning curves", "curves"): line_charts.learning_curves(rows),
         ("Single clients", "clients"): [*charts.client_spread(rows), *fairness, *page_tables.client_tables(rows)],
-        ("Losses", "losses"): line_charts.losses(rows),
         ("Cost", "cost"): [page_tables.costs_table(trained)],
         ("Tuning", "tuning"): page_tables.tuning_blocks(tuning_choices(results)),
         ("Data", "data"): _pictures(runs),
