@@ -18,7 +18,6 @@ from fedloom.diagnosis.label_profile import (
     label_profile,
     mean_of_pairs,
     pairwise,
-    scaled_to_plane,
     shares_of,
 )
 
@@ -104,7 +103,6 @@ def test_one_client_and_one_class_have_answers() -> None:
     profile = label_profile(np.array([[7]]))
     assert all(interval.value == 0 and interval.looks_iid for interval in profile.distances.values())
     assert (profile.size_gini, profile.tail_ratio, profile.effective_classes.tolist()) == (0, 1, [1])
-    assert profile.places.tolist() == [[0, 0]]
     assert profile.groups.tolist() == [1]
 
 
@@ -112,13 +110,6 @@ def test_of_many_clients_evenly_spaced_ones_are_compared_and_the_rest_counted() 
     profile = label_profile(random_counts(0, clients=250, samples=10))
     assert (len(profile.clients), profile.left_out) == (MOST_CLIENTS, 150)
     assert (profile.clients[0], profile.clients[-1]) == (0, 249)
-
-
-def test_the_plane_keeps_distances_that_fit_into_it() -> None:
-    places = np.array([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]])
-    matrix = np.linalg.norm(places[:, None] - places[None], axis=2)
-    scaled = scaled_to_plane(matrix)
-    assert np.linalg.norm(scaled[:, None] - scaled[None], axis=2) == pytest.approx(matrix)
 
 
 def test_no_samples_and_negative_counts_are_refused() -> None:

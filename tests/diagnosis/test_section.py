@@ -13,7 +13,6 @@ from fedloom.core.errors import RunFolderError
 from fedloom.diagnosis.diagnosis import Diagnosis
 from fedloom.diagnosis.label_profile import label_profile
 from fedloom.diagnosis.section import diagnosis_sections
-from fedloom.results.page_sections import SectionPicture
 
 
 @pytest.fixture
@@ -32,8 +31,7 @@ def test_equal_diagnoses_are_shown_once_and_folders_without_one_add_nothing(fold
     (section,) = diagnosis_sections([folder, tmp_path / "same", tmp_path / "empty"])
     assert (section.name, section.title) == ("diagnosis", "How heterogeneous the data are: made")
     assert section.blocks[-1] == ["Not computed: no net"]
-    client_map, _, clients = section.blocks[1:4]
-    assert client_map.kind == "client map"  # type: ignore[union-attr]
+    clients = section.blocks[2]
     assert [row[0] for row in clients.rows] == ["0", "1", "2"]  # type: ignore[union-attr]
 
 
@@ -51,7 +49,7 @@ def test_damaged_files_are_named(folder: Path, text: str) -> None:
         diagnosis_sections([folder])
 
 
-@pytest.mark.parametrize("entry", ["rows", "groups", "sizes", "places", "features", "sentences", "notes"])
+@pytest.mark.parametrize("entry", ["rows", "groups", "sizes", "sentences", "notes"])
 def test_damaged_entries_are_named(folder: Path, entry: str) -> None:
     facts = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8")) | {entry: 3}
     (folder / "diagnosis.json").write_text(json.dumps(facts), encoding="utf-8")
@@ -73,18 +71,4 @@ def test_the_report_of_a_diagnosed_run_has_the_section(tmp_path: Path, capsys: A
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "How heterogeneous the data are" in page
     assert "label skew: Hellinger" in page
-    assert "Clients by their labels" in page
-    assert "Clients by their features (trained net)" in page
     assert "Drift in training: fedavg (sound), seed 0" in page
-
-
-def test_one_client_has_no_map_and_features_without_a_common_class_have_none(tmp_path: Path) -> None:
-    features = {
-        "untrained": {"clients": [0, 1], "places": None},
-        "trained": {"clients": [0, 1], "places": [[0, 0], [1, 0]]},
-    }
-    for counts, expected in ((np.array([[9, 1]]), 0), (np.array([[9, 0], [0, 9]]), 2)):
-        facts = Diagnosis("made", ("a", "b"), label_profile(counts)).facts() | {"features": features}
-        (tmp_path / "diagnosis.json").write_text(json.dumps(facts), encoding="utf-8")
-        (section,) = diagnosis_sections([tmp_path])
-        assert sum(isinstance(block, SectionPicture) for block in section.blocks) == expected

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 def diagnose(
     target: Annotated[Path, typer.Argument(help="A config, the name of a ready one, or the folder of a finished run.")],
     overrides: shared.Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Draw the map of clients as .png, .svg or .pdf.")] = None,
     seed: shared.Seed = None,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -31,10 +30,6 @@ def diagnose(
     from fedloom.diagnosis.section import FILE
     from fedloom.runs.storage.finished_runs import is_run
 
-    if out is not None:
-        from fedloom.results.report import check_picture
-
-        check_picture(out)
     finished = target.is_dir() and is_run(target)
     if target.is_dir() and not finished:
         raise ConfigError(f"{target}: this folder is no run; name a config, or the folder of one finished run")
@@ -48,12 +43,8 @@ def diagnose(
     if finished:
         write_atomic(target / FILE, json_text(facts, indent=1))
         shared.say(f"written: {target / FILE}; the run's next report shows it")
-    if out is not None:
-        from fedloom.results.report.sections import save_client_map
-
-        save_client_map(facts, out)
     if as_json:
-        shared.print_json(facts | {"drift": _drift_facts(drift), "picture": None if out is None else str(out)})
+        shared.print_json(facts | {"drift": _drift_facts(drift)})
         return
     columns = ("measure", "value", "random dealing (95 %)", "data that the server needs")
     _print_section(
@@ -61,8 +52,6 @@ def diagnose(
     )
     if finished:
         _print_drift(drift)
-    if out is not None:
-        shared.print_lines(f"  picture: {out}")
 
 
 def _print_section(

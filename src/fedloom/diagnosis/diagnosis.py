@@ -65,7 +65,6 @@ class Diagnosis:
             "tail_gini": labels.tail_gini,
             "absent_classes": list(labels.absent_classes),
             "few_shot_clients": list(labels.few_shot),
-            "places": labels.places.round(6).tolist(),
             "groups": labels.groups.tolist(),
             "features": {when: _features(profile) for when, profile in self.profiles.items()},
             "rows": [list(row) for row in self.rows()],
@@ -207,7 +206,6 @@ def _features(profile: FeatureProfile) -> Mapping[str, Any]:
         "clients": list(profile.clients),
         "samples": profile.samples,
         "class_distance": _interval(profile.class_distance),
-        "places": None if profile.places is None else profile.places.round(6).tolist(),
         "label_gaps": finite(profile.label_gaps.tolist()),
         **finite(numbers),
     }

@@ -19,7 +19,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import evenly_spaced
-from fedloom.diagnosis.label_profile import Floats, Interval, scaled_to_plane
+from fedloom.diagnosis.label_profile import Floats, Interval
 from fedloom.nets.net import Net
 
 MOST_CLIENTS, SAMPLES = 20, 100  # compared clients, and samples of each
@@ -39,8 +39,6 @@ class FeatureProfile:
         class_distance: mean over classes and pairs of clients of the distance of their class means, in standard
             deviations within a class, less what finite samples explain; with the interval of 50 random dealings that
             keep every client's labels. NaN where no two clients share a class with two samples each.
-        pairs: mean distance of each pair of clients over their common classes [K, K]; NaN without one, 0 on the
-            diagonal.
         client_accuracy: balanced accuracy of logistic regressions that name the client of a sample among those that
             hold its class, by two-fold cross-validation, averaged over classes. NaN where no class has two such
             clients.
@@ -54,7 +52,6 @@ class FeatureProfile:
     clients: tuple[int, ...]
     samples: int
     class_distance: Interval
-    pairs: Floats
     client_accuracy: float
     chance: float
     label_gaps: Floats
@@ -64,12 +61,6 @@ class FeatureProfile:
         """The mean of `label_gaps` over the clients that have one; NaN if none has."""
         known = self.label_gaps[~np.isnan(self.label_gaps)]
         return float(known.mean()) if len(known) else float("nan")
-
-    @property
-    def places(self) -> Floats | None:
-        """The compared clients in two dimensions [K, 2], by classical scaling of `pairs`; None where two clients have
-        no class in common."""
-        return None if np.isnan(self.pairs).any() else scaled_to_plane(self.pairs)
 
 
 def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0) -> FeatureProfile:
@@ -128,7 +119,6 @@ def feature_profile(
         clients=tuple(ids),
         samples=len(features),
         class_distance=Interval(_mean(pairs), float(low), float(high)),
-        pairs=pairs,
         client_accuracy=accuracy,
         chance=chance,
         label_gaps=np.array([_label_gap(reduced, labels, clients == client, seed) for client in range(len(ids))]),

@@ -116,7 +116,6 @@ class LabelProfile:
         tail_gini: Gini's coefficient of the class totals, absent classes included.
         absent_classes: classes without samples.
         few_shot: clients that hold fewer than 5 samples for each class that they have, on average.
-        places: the compared clients in two dimensions [K, 2], by classical scaling of the Hellinger distances.
         groups: number of the group of each compared client [K], from 1 on: clients that are as near to each other, on
             average, as 97.5 % of pairs in random dealings.
     """
@@ -136,7 +135,6 @@ class LabelProfile:
     tail_gini: float
     absent_classes: tuple[int, ...]
     few_shot: tuple[int, ...]
-    places: Floats
     groups: Counts
 
 
@@ -184,7 +182,6 @@ def label_profile(counts: Counts, seed: int = 0) -> LabelProfile:
         tail_gini=gini(totals),
         absent_classes=tuple(np.flatnonzero(totals == 0).tolist()),
         few_shot=tuple(compared[per_class < _FEW_SHOTS].tolist()),
-        places=scaled_to_plane(hellinger),
         groups=_groups(hellinger, near),
     )
 
@@ -210,22 +207,6 @@ def _intervals(counts: Counts, seed: int) -> tuple[dict[str, Interval], float]:
         low, high = np.quantile(drawn[kind], [0.025, 0.975]) if drawn[kind] else (0.0, 0.0)
         intervals[kind] = Interval(mean_of_pairs(pairwise(kind, shares_of(counts))), float(low), float(high))
     return intervals, float(np.quantile(np.concatenate(pairs), 0.975)) if pairs else 0.0
-
-
-def scaled_to_plane(matrix: Floats) -> Floats:
-    """Return places [K, 2] whose distances are near those of a matrix [K, K], by classical multidimensional scaling.
-
-    The largest entry of each axis is positive. matrix: symmetric distances, 0 on the diagonal.
-    """
-    size = len(matrix)
-    centring = np.eye(size) - 1 / max(size, 1)
-    values, vectors = np.linalg.eigh(-centring @ matrix**2 @ centring / 2)
-    places = np.zeros((size, 2))
-    # Distances that fit no plane give negative eigenvalues, which count as 0.
-    for axis, column in enumerate(np.argsort(values)[::-1][:2]):
-        vector = vectors[:, column] * np.sqrt(max(values[column], 0.0))
-        places[:, axis] = vector * (-1 if vector[np.abs(vector).argmax()] < 0 else 1)
-    return places
 
 
 def _groups(matrix: Floats, threshold: float) -> Counts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedloom.core.text import counted, listed, seeds_text
 from fedloom.results.data_table import Cell, DataTable
@@ -17,18 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SectionPicture:
-    """A picture, which the report draws from plain values.
-
-    name: its id within the section. kind: a key of `fedloom.results.report.sections.DRAWINGS`. description: for people
-    who do not see it.
-    """
+    """A picture of lengths by round, stacked. name: its id within the section. parts: three lists, a length a round.
+    text: for people who do not see it."""
 
     name: str
-    kind: str
-    values: Mapping[str, Any]
+    rounds: Sequence[int]
+    parts: Mapping[str, Sequence[float]]
     title: str
     caption: str
-    description: str
+    text: str
 
 
 Block: TypeAlias = str | list[str] | DataTable | SectionPicture

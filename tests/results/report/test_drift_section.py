@@ -67,14 +67,12 @@ def test_a_section_for_each_run_with_drift(make_result: MakeResult) -> None:
     assert section.title == "Drift in training: fedsc (sound), seed 2"
     drawn = pictures(section)
     assert list(drawn) == ["parts"]
-    assert drawn["parts"].values == {
-        "rounds": [1, 3],
-        "parts": {"local": [1.0, 0.5], "sampling": [1.5, 1.5], "server": [-0.5, 0.0]},
-    }
+    assert drawn["parts"].rounds == [1, 3]
+    assert drawn["parts"].parts == {"local": [1.0, 0.5], "sampling": [1.5, 1.5], "server": [-0.5, 0.0]}
     page = render_section(section)
     for picture in drawn.values():
         assert page.count(f"{picture.title}</title>") == 2  # for wide and for narrow screens
-        assert picture.description in page
+        assert picture.text in page
     assert "Not measured: no head (in 1 of 3 rounds)" in page
 
 

@@ -154,8 +154,8 @@ def _parts(rounds: Sequence[DriftRound]) -> list[SectionPicture]:
     last = heights[max(heights)]
     picture = SectionPicture(
         "parts",
-        "drift parts",
-        {"rounds": list(heights), "parts": {part: [of[part] for of in heights.values()] for part in PARTS}},
+        list(heights),
+        {part: [of[part] for of in heights.values()] for part in PARTS},
         "Drift by its parts",
         "Distance of the new global model to a centralised round. Each part counts along the drift; below zero it "
         "pulls back.",
