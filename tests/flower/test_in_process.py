@@ -62,12 +62,9 @@ def test_personal_models_stay_on_their_nodes():
 
 
 def test_drift_is_measured_from_what_nodes_upload():
-    """The figures of the simulation, without those that need the clients' labels or their data."""
     here, there = (execute(config_of("fedsc", rounds=1, drift=True)) for execute in (run, run_in_process))
-    ours, theirs = ([v for v in r.drift_rounds[0].values if not v.name.startswith("head_")] for r in (here, there))
-    assert ours == theirs
-    assert {"cosine", "table_distance", "weight"} <= {value.name for value in theirs}
-    assert "head_turn_held" not in {value.name for value in there.drift_rounds[0].values}
+    assert here.drift_rounds == there.drift_rounds
+    assert "cosine" in {value.name for value in there.drift_rounds[0].values}
 
 
 def test_several_architectures_have_the_bits_of_the_simulation():

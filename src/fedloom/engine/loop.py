@@ -247,7 +247,7 @@ class Federation:
         forged = with_forged(uploads, attackers, jobs.payloads, self.scenario, method.spec, self.task_of, round_)
         with hooked(method, "unpack", round_):
             uploads = method.unpack(self.server, forged, functools.partial(self.context, round_))
-        server, uploads = self._aggregate(method, uploads, observer, ctx)
+        server, uploads = self._aggregate(method, uploads, ctx)
         aggregated = time.perf_counter()
         diagnostics = self._observe(observer, method, ctx, server, jobs.payloads, uploads)
         # Store: the new states, and the report.
@@ -280,17 +280,14 @@ class Federation:
         clients = [*first, *sorted(last, key=lambda client: -len(self.train[client]))]
         return SentJobs(clients, lambda client: self.job(client, round_, measured=client in measured), kept)
 
-    def _aggregate(
-        self, method: Method, uploads: Uploads, observer: RoundObserver | None, ctx: ServerContext
-    ) -> tuple[Record, Uploads]:
+    def _aggregate(self, method: Method, uploads: Uploads, ctx: ServerContext) -> tuple[Record, Uploads]:
         """The server's next state, and the uploads from which it was made: all, unless the guard refuses some."""
         if not uploads:
             return self.server, {}
-        aggregating = method if observer is None else observer.noting(method)
 
         def aggregate(accepted: Uploads) -> Record:
             with hooked(method, "aggregate", ctx.round):
-                return aggregating.aggregate(self.server, accepted, ctx)
+                return method.aggregate(self.server, accepted, ctx)
 
         # A new state may share the memory of uploads, which an engine reuses in the next round, so it is kept.
         if self.guard is None:

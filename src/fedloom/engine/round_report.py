@@ -112,10 +112,6 @@ class ObservedRound:
 class RoundObserver(Protocol):
     """Watches the rounds of a federation, without those before the first and after the last. It changes nothing."""
 
-    def noting(self, method: Method) -> Method:
-        """Return the method that aggregates: the same arithmetic, of which the observer may take notes."""
-        ...
-
     def observe(self, observed: ObservedRound) -> None:
         """Look at a round. Random numbers that are drawn here reach nothing else."""
         ...

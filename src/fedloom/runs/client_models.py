@@ -15,7 +15,6 @@ from fedloom.core.records import Record, wire_size
 from fedloom.core.text import bytes_text, listed
 from fedloom.engine import Federation
 from fedloom.engine.round_report import ObservedRound, RoundObserver
-from fedloom.methods import Method
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage import folders, state_archive
 
@@ -118,9 +117,6 @@ class ClientModelKeeper:
             self._note(
                 f"checkpoint.keep_clients: nothing is kept of {rounds} over and ran without it; run again with --fresh"
             )
-
-    def noting(self, method: Method) -> Method:
-        return method if self._inner is None else self._inner.noting(method)
 
     def observe(self, observed: ObservedRound) -> None:
         if self._inner is not None:

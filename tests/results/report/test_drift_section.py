@@ -35,7 +35,6 @@ def test_rows_have_the_first_the_last_and_the_mean_value() -> None:
     assert rows["drift: share of the local part"] == ("0.5", "0.25", "0.375")
     assert rows["drift: share of the server part"] == ("-0.25", "0", "-0.125")
     assert rows["diversity of the updates"] == ("3", "3", "3")
-    assert "head: turn of rows of own classes (degrees)" not in rows
 
 
 def test_sentences_name_the_largest_part_and_opposed_updates() -> None:

@@ -35,9 +35,7 @@ class InDouble(Net):
 def measured(method, labels=LABELS, rounds=1, every=1, **keys):
     """A world whose rounds are observed, with the observer and what it saw in the last round."""
     toy = world(method, labels, **keys)
-    observer = DriftObserver(
-        lambda client: toy.federation.client_context(client, 0).class_counts, Decomposition(toy.worker, every)
-    )
+    observer = DriftObserver(Decomposition(toy.worker, every))
     toy.federation.observer = observer
     toy.reports = [toy.federation.step() for _ in range(rounds)]
     return toy, observer, whole(observer.latest)
@@ -45,7 +43,7 @@ def measured(method, labels=LABELS, rounds=1, every=1, **keys):
 
 def whole(drift):
     """The figures of the whole round by name."""
-    return {v.name: v.value for v in drift.values if v.client is None and v.label is None}
+    return {v.name: v.value for v in drift.values if v.client is None}
 
 
 def of_clients(drift, name):
@@ -141,7 +139,7 @@ def test_a_decomposition_comes_every_so_many_rounds():
 
 def test_clients_with_several_architectures_have_no_decomposition():
     federation = mixed(handmade("fedproto"), [Tiny(), TinyBN()], LABELS)
-    observer = federation.observer = DriftObserver(None, Decomposition(federation.engine.worker, 1))
+    observer = federation.observer = DriftObserver(Decomposition(federation.engine.worker, 1))
     federation.step()
     assert observer.latest.notes[-1] == "clients have several architectures: no decomposition"
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from torch import nn
 
 import fedloom as fl
 from fedloom.core.errors import ConfigError, RunFolderError
@@ -59,10 +58,10 @@ def test_runs_without_drift_keep_their_fingerprint():
 
 def test_rows_make_a_frame(with_drift):
     rows = with_drift.drift()
-    assert {tuple(row) for row in rows} == {("round", "name", "client", "other", "class", "entry", "value")}
+    assert {tuple(row) for row in rows} == {("round", "name", "client", "other", "value")}
     assert {row["round"] for row in rows} == {1, 2}
     names = {row["name"] for row in rows}
-    assert {"diversity", "cosine", "weight", "head_turn", "table_distance", "table_step", "local_share"} <= names
+    assert {"diversity", "cosine", "local_share"} <= names
     shares = [row["value"] for row in rows if row["round"] == 2 and row["name"].endswith("_share")]
     assert sum(shares) == pytest.approx(1, abs=1e-9)
 
@@ -94,7 +93,7 @@ def test_a_damaged_file_is_named(tmp_path):
     for text in (
         '{"round": 1}\n',
         "[]\n",
-        '{"round": 1, "values": [["x", "y", null, null, null, null]], "notes": []}\n',
+        '{"round": 1, "values": [["x", "y", null, null]], "notes": []}\n',
     ):
         (tmp_path / "drift.jsonl").write_text(text)
         with pytest.raises(RunFolderError, match=r"drift.jsonl: line 1 is damaged"):
@@ -118,7 +117,7 @@ def test_a_method_without_weights_says_what_is_missing():
         "fedproto uploads no weights that can be compared (prototypes, class_counts): no figures of updates",
         "fedproto has no global model: no decomposition",
     ]
-    assert {value.name for value in drift.values} == {"table_distance", "table_distance_of_class", "table_step"}
+    assert drift.values == []
 
 
 def test_a_round_without_data_has_a_note():
@@ -128,11 +127,8 @@ def test_a_round_without_data_has_a_note():
     assert drift.rounds[0].notes == ("no participant has data: nothing is measured",)
 
 
-def test_a_model_without_a_head_has_figures_of_updates():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())
-    result = fl.run(
-        "fedavg", scenario=KEYS["scenario"], model=model, rounds=1, local_epochs=1, drift={"decompose_every": 1}
-    )
-    [drift] = result.drift_rounds
-    assert drift.notes == ["the uploads hold no linear head with a row for each class: no figures of the head"]
-    assert {"cosine", "weight", "local_share"} <= {value.name for value in drift.values}
+def test_files_with_classes_and_entries_are_read(tmp_path):
+    values = [["head_turn", 0.5, None, None, 3, "head.weight"], ["cosine", 0.25, 0, 1, None, None]]
+    (tmp_path / "drift.jsonl").write_text(json.dumps({"round": 1, "values": values, "notes": []}) + "\n")
+    (round_,) = DriftLog(tmp_path).rounds()
+    assert round_.values == [("head_turn", 0.5, None, None), ("cosine", 0.25, 0, 1)]

@@ -20,18 +20,11 @@ _FIGURES: tuple[tuple[str, str], ...] = (
     ("step_cosine", "cosine of the round and a centralised one"),
     ("diversity", "diversity of the updates"),
     ("cosine_to_mean", "cosine of a client's update to the mean"),
-    ("weights_from_uniform", "weights of the mean: distance from equal ones"),
-    ("weights_from_samples", "weights of the mean: distance from samples"),
-    ("head_turn_held", "head: turn of rows of own classes (degrees)"),
-    ("head_turn_missing", "head: turn of rows of missing classes (degrees)"),
-    ("head_correlation", "head: correlation of row lengths with samples"),
-    ("table_distance", "class tables: distance between clients"),
-    ("table_step", "class tables: change since the last round"),
 )
 
 
 def mean_of_figure(drift: DriftRound, name: str) -> float | None:
-    """Return the mean of the figure `name` over clients, classes and pairs in a round; None without one."""
+    """Return the mean of the figure `name` over clients and pairs in a round; None without one."""
     return _mean([value.value for value in drift.values if value.name == name])
 
 

@@ -220,7 +220,7 @@ class EarlyStoppingConfig(Section):
 
 
 class DriftConfig(Section):
-    """Drift during training, measured in every round: clients' updates, heads, class tables, weights of the mean.
+    """Drift during training, measured in every round: how the clients' updates differ.
 
     It changes no number of the run.
     """

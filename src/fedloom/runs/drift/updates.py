@@ -1,20 +1,16 @@
-"""How the clients' updates of a round differ (lengths, angles, gradient diversity), and the weights of their mean."""
+"""How the clients' updates of a round differ (lengths, angles, gradient diversity)."""
 
-import copy
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedloom.core.records import Record, get_number, get_tree
+from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree
-from fedloom.data.scenario import total_variation
 from fedloom.engine.round_report import ObservedRound
 from fedloom.methods.contract.contexts import Task
-from fedloom.methods.contract.method import Method, Uploads, Weights
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import Role
 from fedloom.runs.storage.log import DriftValue
@@ -73,10 +69,9 @@ MOST_COMPARED = 20  # clients that are compared in pairs
 
 @dataclass(frozen=True, slots=True)
 class ClientUpdates:
-    """The changes of weights in the clients' uploads: the upload's entry, the participants' ids, and their weights
-    after and before the round."""
+    """The changes of weights in the clients' uploads: the participants' ids, and their weights after and before the
+    round."""
 
-    entry: str
     clients: Sequence[int]
     moves: Sequence[Move]
 
@@ -94,13 +89,13 @@ def client_updates(observed: ObservedRound) -> ClientUpdates | str:
     if any(_shapes(tree) != _shapes(trees[0]) for tree in trees):
         return f"the clients' {entry} have different shapes: no figures of updates"
     if spec.sends[entry].form == "change":
-        return ClientUpdates(entry, clients, [(tree, None) for tree in trees])
+        return ClientUpdates(clients, [(tree, None) for tree in trees])
     before = [
         _received(observed.payloads.get(client, {}), entry, tree) for client, tree in zip(clients, trees, strict=True)
     ]
     if any(tree is None for tree in before):
         return f"{name} sends clients no {entry} in this round: no figures of updates"
-    return ClientUpdates(entry, clients, list(zip(trees, before, strict=True)))
+    return ClientUpdates(clients, list(zip(trees, before, strict=True)))
 
 
 def update_figures(updates: ClientUpdates, task: Task, samples: Mapping[int, int]) -> list[DriftValue]:
@@ -165,56 +160,3 @@ def _cosine(product: float, first: float, second: float) -> float | None:
     value = ratio(product, first * second)
     # Rounding may leave a cosine just outside its range.
     return None if value is None or math.isnan(value) else max(-1.0, min(1.0, value))
-
-
-class MeanWeights:
-    """Notes the weights of `Method.mean`, call by call."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, list[dict[int, float]]] = {}
-        self._replaced = False
-
-    def noting(self, method: Method) -> Method:
-        """Return a copy of a method that computes the same, and whose means are noted here. Earlier notes are lost."""
-        # `plain` is bound to the original, so the copy's `mean` does not call itself.
-        self._calls, recorder, plain = {}, copy.copy(method), method.mean
-        self._replaced = type(method).reduce is not Method.reduce
-
-        def mean(uploads: Uploads, key: str = "model", weights: Weights = "samples", within: Tree | None = None) -> Any:
-            if (numbers := _numbers(uploads, weights)) is not None:
-                self._calls.setdefault(key, []).append(numbers)
-            return plain(uploads, key, weights, within)
-
-        recorder.mean = mean  # type: ignore[method-assign]
-        return recorder
-
-    def figures(self, entry: str, clients: Sequence[int], samples: dict[int, int]) -> list[DriftValue] | str:
-        """Return the aggregation weights of `clients` in the mean of the uploads' `entry`, and their distances from
-        uniform weights and from the clients' `samples`; or one line that says why there are none."""
-        if self._replaced:
-            return f"a wrapper replaces the mean of {entry}: no aggregation weights"
-        calls = [call for call in self._calls.get(entry, []) if list(call) == list(clients) and sum(call.values()) > 0]
-        if not calls:
-            return f"the server takes no weighted mean of all clients' {entry}: no aggregation weights"
-        if any(call != calls[0] for call in calls):
-            return f"the server averages {entry} several times, with different weights: no aggregation weights"
-        weights, of_samples = ([float(by_client[client]) for client in clients] for by_client in (calls[0], samples))
-        shares, sizes = ([number / sum(numbers) for number in numbers] for numbers in (weights, of_samples))
-        uniform = [1 / len(clients)] * len(clients)
-        return [
-            DriftValue("weights_from_uniform", float(total_variation(shares, uniform))),
-            DriftValue("weights_from_samples", float(total_variation(shares, sizes))),
-            *(DriftValue("weight", share, client) for client, share in zip(clients, shares, strict=True)),
-        ]
-
-
-def _numbers(uploads: Uploads, weights: Weights) -> dict[int, float] | None:
-    """The weights as one number for each client; None where they differ by class or by number."""
-    if weights == "uniform":
-        return dict.fromkeys(uploads, 1.0)
-    if isinstance(weights, str):
-        return {client: get_number(upload, "samples") for client, upload in uploads.items()}
-    if isinstance(weights, Tensor):
-        weights = weights.tolist() if weights.dim() == 1 else []
-    numbers = [float(weight) for weight in weights if isinstance(weight, int | float | torch.Tensor)]
-    return dict(zip(uploads, numbers, strict=True)) if len(numbers) == len(uploads) else None

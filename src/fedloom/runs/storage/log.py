@@ -218,14 +218,12 @@ FILE = "drift.jsonl"
 
 class DriftValue(NamedTuple):
     """One value of a round (None where it is not defined, as a cosine of a client that did not move), its client and,
-    in pairs, the other one, the label of a class, and the entry (a class table or a head)."""
+    in pairs, the other one."""
 
     name: str
     value: float | None
     client: int | None = None
     other: int | None = None
-    label: int | None = None
-    entry: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +237,9 @@ class DriftRound:
     def rows(self) -> list[dict[str, Any]]:
         """Return the values as dicts that a data frame takes; one that is not defined is NaN."""
         return [
-            {"round": self.round, "name": name, "client": client, "other": other, "class": label, "entry": entry}
+            {"round": self.round, "name": name, "client": client, "other": other}
             | {"value": math.nan if value is None else value}
-            for name, value, client, other, label, entry in self.values
+            for name, value, client, other in self.values
         ]
 
     def line(self) -> str:
@@ -252,7 +250,11 @@ class DriftRound:
 class _StoredRound(BaseModel):
     model_config = _STRICT
     round: Annotated[int, Field(ge=1)]
-    values: list[tuple[str, _Number | None, _Id | None, _Id | None, _Id | None, str | None]]
+    # files of earlier versions also have a class and an entry
+    values: list[
+        tuple[str, _Number | None, _Id | None, _Id | None]
+        | tuple[str, _Number | None, _Id | None, _Id | None, _Id | None, str | None]
+    ]
     notes: list[str]
 
 
@@ -280,7 +282,7 @@ class DriftLog:
         """All complete rounds; none where there is no file. Raises `RunFolderError` for a line that is no round."""
         rounds = _parsed_lines(self.path, _StoredRound, "delete this file, or run again")
         return [
-            DriftRound(**{**drift, "values": [DriftValue(*value) for value in drift["values"]]}) for drift in rounds
+            DriftRound(**{**drift, "values": [DriftValue(*value[:4]) for value in drift["values"]]}) for drift in rounds
         ]
 
 
