@@ -87,10 +87,9 @@ class Diagnosis:
             ("long tail", f"rho {labels.tail_ratio:.1f}, Gini {labels.tail_gini:.2f}", "", "class totals"),
         ]
         for when, profile in self.profiles.items():
-            distance, chance = profile.class_distance, f"chance {_number(profile.chance)}"
+            distance = profile.class_distance
             rows += [
                 (f"feature skew ({when} net)", _number(distance.value), _range(distance), FEATURES),
-                (f"client named by features ({when})", _number(profile.client_accuracy), chance, FEATURES),
                 (f"own data know the labels better by ({when})", _number(profile.mean_label_gap), "", FEATURES),
             ]
         return rows
@@ -201,13 +200,12 @@ def _interval(interval: Interval) -> Mapping[str, Any]:
 
 
 def _features(profile: FeatureProfile) -> Mapping[str, Any]:
-    numbers = {name: getattr(profile, name) for name in ("client_accuracy", "chance", "mean_label_gap")}
     return {
         "clients": list(profile.clients),
         "samples": profile.samples,
         "class_distance": _interval(profile.class_distance),
         "label_gaps": finite(profile.label_gaps.tolist()),
-        **finite(numbers),
+        **finite({"mean_label_gap": profile.mean_label_gap}),
     }
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from fedloom.core.errors import ConfigError
@@ -39,10 +38,6 @@ class FeatureProfile:
         class_distance: mean over classes and pairs of clients of the distance of their class means, in standard
             deviations within a class, less what finite samples explain; with the interval of 50 random dealings that
             keep every client's labels. NaN where no two clients share a class with two samples each.
-        client_accuracy: balanced accuracy of logistic regressions that name the client of a sample among those that
-            hold its class, by two-fold cross-validation, averaged over classes. NaN where no class has two such
-            clients.
-        chance: what guessing reaches in them.
         label_gaps: for each client [K], the accuracy on its samples of a logistic regression of the label that was
             trained on them (two-fold), less that of one trained on all other clients; both weigh classes by the
             client's shares. Above 0, equal features have other labels, or only own data teach them. NaN where it has
@@ -52,8 +47,6 @@ class FeatureProfile:
     clients: tuple[int, ...]
     samples: int
     class_distance: Interval
-    client_accuracy: float
-    chance: float
     label_gaps: Floats
 
     @property
@@ -114,13 +107,10 @@ def feature_profile(
             dealt[members] = clients[rng.permutation(members)]
         drawn.append(_mean(_class_distances(scaled, labels, dealt, len(ids))))
     low, high = np.nanquantile(drawn, [0.025, 0.975]) if not np.isnan(drawn).all() else (np.nan, np.nan)
-    accuracy, chance = _client_accuracy(reduced, labels, clients, seed)
     return FeatureProfile(
         clients=tuple(ids),
         samples=len(features),
         class_distance=Interval(_mean(pairs), float(low), float(high)),
-        client_accuracy=accuracy,
-        chance=chance,
         label_gaps=np.array([_label_gap(reduced, labels, clients == client, seed) for client in range(len(ids))]),
     )
 
@@ -157,24 +147,6 @@ def _class_distances(features: Floats, labels: Labels, clients: Labels, count: i
     distances = np.where(numbers > 0, sums / np.maximum(numbers, 1), np.nan)
     np.fill_diagonal(distances, 0)
     return distances
-
-
-def _client_accuracy(features: Floats, labels: Labels, clients: Labels, seed: int) -> tuple[float, float]:
-    """Mean over classes of the balanced accuracy of naming a sample's client, and of chance; NaN without a class that
-    two clients hold often enough."""
-    accuracies, chances = [], []
-    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
-    for label in np.unique(labels):
-        of_class = labels == label
-        owners = clients[of_class]
-        # Each fold needs two samples of a client, one to learn from and one to test.
-        usable = np.isin(owners, np.flatnonzero(np.bincount(owners) >= 2 * _FOLDS))
-        x, owners = features[of_class][usable], owners[usable]
-        holders = len(np.unique(owners))
-        if holders >= 2:
-            accuracies.append(balanced_accuracy_score(owners, _cross_validated(x, owners, folds)))
-            chances.append(1 / holders)
-    return (float(np.mean(accuracies)), float(np.mean(chances))) if accuracies else (float("nan"), float("nan"))
 
 
 def _cross_validated(x: Floats, y: Labels, folds: StratifiedKFold) -> Labels:
