@@ -144,8 +144,22 @@ def test_values_by_group_are_those_of_the_samples_of_the_group(tmp_path):
     accuracies = [record["accuracy"] for record in owners.numbers["evaluation"]["groups"]]
     last = {row["client"]: row["value"] for row in owners.rows if row["name"] == "accuracy" and row["split"] == "test"}
     assert accuracies == pytest.approx([last[client] for client in range(3)])
+    with pytest.raises(ConfigError, match=r"by = 'group': scenario.group names none"):
+        run.evaluate(by="group")
     with pytest.raises(ConfigError, match=r"by = 'sexx': .*sex"):
         run.evaluate(by="sexx")
+
+
+def test_values_by_group_are_those_of_each_person(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [f"p{person},{rng.normal():.3f},{'ab'[person % 2]}" for person in range(30) for _ in range(5)]
+    (tmp_path / "data.csv").write_text("\n".join(["id,pressure,state", *lines]) + "\n")
+    keys = {"path": str(tmp_path / "data.csv"), "label": "state", "group": "id", "partition": "iid", "clients": 3}
+    run = trained(tmp_path / "run", "fedavg", scenario=fl.scenario("csv", **keys), model="logistic")
+    persons = run.evaluate(by="group").numbers["evaluation"]["groups"]
+    assert {record["samples"] for record in persons} == {5}
+    mean = sum(record["samples"] * record["accuracy"] for record in persons) / run.scenario["test_samples"]
+    assert mean == pytest.approx(run.numbers["accuracy"])
 
 
 def test_new_data_replace_the_test_set(ditto, tmp_path):

@@ -101,7 +101,7 @@ def evaluate(
     data: Annotated[Path | None, typer.Argument(help="A folder of class folders, .npz, .csv or .parquet.")] = None,
     protocol: Annotated[list[str] | None, typer.Option(help="A protocol, as personal/local; may be repeated.")] = None,
     newcomers: Annotated[str | None, typer.Option(help="Test held-out clients: true, or '{shots: [1, 5]}'.")] = None,
-    by: Annotated[str | None, typer.Option(help="Also print values by owner, or by a column of a table.")] = None,
+    by: Annotated[str | None, typer.Option(help="Also print values by group, owner or a column of a table.")] = None,
     client: Client = None,
     selection: Round = "",
     label: Annotated[str | None, typer.Option(help="The column with the labels, for a table.")] = None,

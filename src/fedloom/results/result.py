@@ -192,7 +192,7 @@ class Result(RunData, Tabular):
             at: "last", "best_val", or the number of a round with a checkpoint. None takes "best_val" if it selected the
                 round of the run, else "last".
             options: `protocols` and `metrics`, by default the run's own; `newcomers`, True or keys of
-                `evaluation.newcomers`, for clients that never trained; `by`, "owner" or a column, for values by group
+                `evaluation.newcomers`, for clients that never trained; `by`, "group", "owner" or a column, for values
                 in `numbers["evaluation"]["groups"]`; and `label`, `model` and `note`, as for `fedloom.evaluate`.
 
         Raises `ConfigError` for impossible tests, `CheckpointError` for a round without a checkpoint, and

@@ -179,12 +179,16 @@ def _groups_by(by: str, scenario: Scenario) -> dict[str, np.ndarray]:
     data = scenario.test_set
     if by == "owner" and data.domain is not None:
         return {name: data.domain.cpu().numpy() == k for k, name in enumerate(data.domains)}
+    if by == "group" and data.group is not None:
+        ids = data.group.cpu().numpy()
+        return {f"group {k}": ids == k for k in np.unique(ids)}
     if by == "owner":
         return {f"client {k}": np.isin(np.arange(len(data)), scenario.test[k]) for k in range(scenario.clients)}
     columns = [k for k, name in enumerate(data.features) if name.partition("=")[0] == by]
     if not columns:
         names = dict.fromkeys(name.partition("=")[0] for name in data.features)
-        raise ConfigError(f"by = {by!r}: {suggest_name(by, ['owner', *names])}")
+        why = "scenario.group names none in this run" if by == "group" else suggest_name(by, ["owner", *names])
+        raise ConfigError(f"by = {by!r}: {why}")
     x = data.x[:, columns].cpu().numpy()
     if "=" in data.features[columns[0]]:
         return {data.features[k]: x[:, place] == 1 for place, k in enumerate(columns)}
