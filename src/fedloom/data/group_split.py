@@ -1,7 +1,5 @@
 """Splits and dealings of whole groups (persons, specimens, scenes) that keep the shares of the classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checks that no group of samples crosses a split, and measures of how much a test set shares with the training set."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import combinations
 from math import log

@@ -1,7 +1,5 @@
 """Groups of samples (persons, specimens, scenes) as sources name them: keys, numbers, and groups in both parts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -71,7 +69,7 @@ _NUMBERED = re.compile(r"(.*?\d+)\D+\d+\.\w+")
 
 
 def file_name_notes(train: Sequence[str], test: Sequence[str], origin: str) -> tuple[str, ...]:
-    """Return a note if both parts of a set hold numbered files of one name, such as patient003_slice2.png."""
+    """Return a note if train and test, paths in the set origin, share names of numbered files: patient3_slice2.png."""
     names = [[match[1] for path in part if (match := _NUMBERED.fullmatch(path))] for part in (train, test)]
     count, shared = len(names[0]) + len(names[1]), {*names[0]} & {*names[1]}
     if not shared or count < 0.95 * (len(train) + len(test)) or not 10 <= len({*names[0], *names[1]}) <= count / 1.5:

@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from fedloom._version import __version__
 from fedloom.core.text import listed, percent
-from fedloom.data.leak import leak_sentences
 from fedloom.results.best_rows import average_ranks
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import all_paired
@@ -102,6 +101,7 @@ _PLAIN_SCENARIO = {
 }
 
 _MAJORITY = "is not above the"  # of the diagnostic that the page's first lines replace
+_LEAK = "`group: none`"  # of the diagnostic of a leak, which is shown at the head of the page
 _TITLED = 6  # methods in the title
 _REMARKS = 5  # that are open; the others fold
 _OPEN = 8  # tests in words, configs and runs that are open
@@ -124,7 +124,7 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     return markup.render_page(
         title=name,
         verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
-        warnings=[*_leaks(results), *missed_sentences(groups), *majority_sentences(groups)],
+        warnings=[*_leaks(groups), *missed_sentences(groups), *majority_sentences(groups)],
         overview=_facts(groups),
         remarks=remarks[:_REMARKS],
         further_remarks=remarks[_REMARKS:],
@@ -137,9 +137,8 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     )
 
 
-def _leaks(results: Sequence[RunData]) -> list[str]:
-    sentences = [text for result in results for text in leak_sentences(result.scenario.get("leak", {}))]
-    return [f"{text}." for text in dict.fromkeys(sentences)]
+def _leaks(groups: Sequence[Group]) -> list[str]:
+    return list(dict.fromkeys(f"{note}." for group in groups for note in group.row["degenerate"] if _LEAK in note))
 
 
 def _unbroken(sentence: str) -> str:
@@ -227,7 +226,7 @@ def _notes(groups: Sequence[Group], limits: Sequence[str]) -> list[str]:
     notes += _tuning_notes([result for group in groups for result in group.results])
     for group in groups:
         row = group.row
-        notes += [f"{row['label']}: {note}" for note in row["degenerate"] if _MAJORITY not in note]
+        notes += [f"{row['label']}: {note}" for note in row["degenerate"] if not (_MAJORITY in note or _LEAK in note)]
         if group.is_further:
             continue
         notes += run_notes([group])
