@@ -238,14 +238,20 @@ def test_data_that_cannot_be_used_are_one_line(bad, written, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_node_keeps_its_groups_whole_and_names_a_column_that_is_missing(tmp_path):
-    ids = np.repeat(np.arange(40), 5)
-    lines = [f"p{person},{'no' if person % 2 else 'yes'},{row}" for row, person in enumerate(ids)]
-    (tmp_path / "rows.csv").write_text("\n".join(["person,ill,age", *lines]))
+def test_a_node_keeps_its_groups_whole_and_says_what_it_can_see_without_them(tmp_path, caplog):
+    rng, ids = np.random.default_rng(0), np.repeat(np.arange(40), 5)
+    x = rng.normal(size=(40, 4))[ids] + 0.01 * rng.normal(size=(200, 4))
+    lines = [f"p{person},{person % 2},{','.join(map(str, row))}" for person, row in zip(ids, x, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["person,ill,a,b,c,d", *lines]))
     own = parse({"method": "fedavg", "model": "mlp", "scenario": {"source": "nodes", "clients": 2, **AGREED}})
     keys = "source: csv\npath: rows.csv\nlabel: ill\nsplit: {train: 0.6, val: 0.2, test: 0.2}\n"
+    (tmp_path / "node.yaml").write_text(keys)
+    node_scenario(own, tmp_path / "node.yaml", 1)
+    assert "test samples nearly equal a training sample" in caplog.text
+    caplog.clear()
     (tmp_path / "node.yaml").write_text(f"{keys}group: person\n")
     scenario = node_scenario(own, tmp_path / "node.yaml", 1)
+    assert "nearly equal" not in caplog.text
     groups = scenario.train_set.group.numpy()
     parts = [groups[scenario.train.order], groups[scenario.val.order], scenario.test_set.group.numpy()]
     assert all(len(part) for part in parts)
@@ -257,7 +263,7 @@ def test_a_node_keeps_its_groups_whole_and_names_a_column_that_is_missing(tmp_pa
         parse({"scenario": {"source": "nodes", "clients": 2, **AGREED, "group": "person"}})
 
 
-AGREED = {"classes": ["no", "yes"], "features": ["age"]}
+AGREED = {"classes": ["0", "1"], "features": ["a", "b", "c", "d"]}
 
 
 def served(own, folder, callbacks=()):

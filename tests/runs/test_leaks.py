@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fedloom as fl
+from command_line import call
 from fedloom.data import from_arrays
 from fedloom.results.report.page import page
 from fedloom.runs.config.run_config import parse
@@ -13,10 +14,13 @@ from flower_world import Notes
 IDS = np.repeat(np.arange(60), 5)
 
 
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 8))[IDS] + 0.05 * RNG.normal(size=(300, 8))
+Y = np.tile([0, 1], 30)[IDS]
+
+
 def persons(**keys):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(60, 8))[IDS] + 0.05 * rng.normal(size=(300, 8))
-    return from_arrays(x, np.tile([0, 1], 30)[IDS], **keys)
+    return from_arrays(X, Y, **keys)
 
 
 def test_near_duplicates_are_in_the_result_and_at_the_head_of_the_report():
@@ -40,3 +44,16 @@ def test_a_run_says_on_how_many_clients_a_rank_metric_is_defined():
     scenario = {"source": "digits", "partition": "classes", "classes_per_client": 1, "clients": 10}
     run(parse({"method": "fedavg", "rounds": 1, "scenario": scenario, "evaluation": evaluation}), callbacks=[notes])
     assert "`auroc` is defined on 0 of 10 clients" in notes.texts
+
+
+def test_inspect_says_what_is_shared_and_where_a_metric_is_undefined(tmp_path, capsys):
+    arrays = {"x": X, "y": Y, "group": IDS}
+    parts = {"train": slice(200), "test": slice(200, None)}
+    named = {f"{key}_{part}": values[rows] for key, values in arrays.items() for part, rows in parts.items()}
+    np.savez(tmp_path / "set.npz", **named)
+    scenario = f"{{source: npz, path: {tmp_path}/set.npz, partition: classes, classes_per_client: 1, clients: 4}}"
+    evaluation = "{protocol: global/local, metrics: [auroc]}"
+    (tmp_path / "run.yaml").write_text(f"method: fedavg\nscenario: {scenario}\nevaluation: {evaluation}\n")
+    _, text, _ = call(capsys, "inspect", str(tmp_path / "run.yaml"))
+    assert "20 test groups, 0 of them in training" in text
+    assert "`auroc` is defined on 0 of 4 clients" in text

@@ -198,12 +198,14 @@ def inspect(
     from fedloom.data.leak import leak
     from fedloom.results.report import check_picture, save_holdings
     from fedloom.results.report.holdings_table import print_holdings
+    from fedloom.runs.protocol_tests import rank_metric_notes
 
     if out is not None:
         check_picture(out)
     parsed = shared.parse_config(config, overrides, seed=seed)
     scenario = parsed.scenario.build(parsed.seed)
     picture = describe_scenario(scenario) | {"leak": leak(scenario)}
+    picture["notes"] += rank_metric_notes(parsed, scenario)
     if out is not None:
         save_holdings(picture, out)
     if as_json:

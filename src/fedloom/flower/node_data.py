@@ -18,6 +18,7 @@ from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.core.streams import Streams
 from fedloom.data import Dataset, Scenario
+from fedloom.data.leak import leak, leak_sentences
 from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Splits, load_splits
 from fedloom.data.views import Views, starts
@@ -52,7 +53,7 @@ def node_scenario(config: RunConfig, file: Path, client: int) -> Scenario:
     described, splits = _read(config, file)
     seed = Streams(config.seed).key("own data", client=client)
     own, newcomers = described.build(seed, splits), config.scenario.last_newcomers()
-    _log_notes(file, own.notes[len(splits.notes) :])
+    _log_notes(file, [*own.notes[len(splits.notes) :], *leak_sentences(leak(own))])
     training = config.scenario.clients - newcomers
     scenario = _with_only_client(own, client, training)
     if not newcomers:

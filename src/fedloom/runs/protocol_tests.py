@@ -5,6 +5,7 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.text import listed
+from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, RoundReport, Worker
 from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
 from fedloom.evaluation.own_metrics import check_own_metrics
@@ -50,6 +51,16 @@ def score_rows(round_: int, scores: Scores | FewShotScores, protocol: str) -> li
     ]
 
 
+def rank_metric_notes(config: RunConfig, scenario: Scenario) -> list[str]:
+    """Say on how many clients of a scenario a rank metric of the config is defined: those that test two classes."""
+    names = [name for name in ("auroc", "average_precision") if name in config.evaluation.metrics]
+    if not names or scenario.remote or not any(name.endswith("/local") for name in config.evaluation.tested_protocols):
+        return []
+    counts = scenario.test.class_counts(scenario.test_set.y.numpy(), scenario.test_set.num_classes)
+    defined, clients = int(((counts > 0).sum(1) > 1).sum()), scenario.clients
+    return [f"`{names[0]}` is defined on {defined:,} of {clients:,} clients"] if defined < clients else []
+
+
 class ProtocolTests:
     """Tests a federation in each protocol that its method offers, the main one first. By protocol, `evaluators` has
     those, `not_offered` why others are left out, `details` and `client_details` further values from the last test.
@@ -91,12 +102,7 @@ class ProtocolTests:
         if without_tests and any(protocol.endswith("/local") for protocol in self.evaluators):
             count = f"{without_tests:,} of {scenario.clients:,}"
             notes.append(f"clients without test samples: {count}; means over clients leave them out")
-        ranked = [name for name in ("auroc", "average_precision") if name in self.config.evaluation.metrics]
-        if ranked and not scenario.remote and any(protocol.endswith("/local") for protocol in self.evaluators):
-            counts = scenario.test.class_counts(scenario.test_set.y.numpy(), scenario.test_set.num_classes)
-            if (defined := int(((counts > 0).sum(1) > 1).sum())) < scenario.clients:
-                notes.append(f"`{ranked[0]}` is defined on {defined:,} of {scenario.clients:,} clients")
-        return notes
+        return notes + rank_metric_notes(self.config, scenario)
 
     def rows(self, round_: int) -> list[Row]:
         """Return the rows of the tests after a round, in all protocols and on all splits."""
