@@ -63,7 +63,6 @@ def test_a_study_becomes_figures_of_all_kinds_of_files(capsys: Any, finished: Pa
         (["dots", "--width", "wide"], "--width 'wide': need column, page, or inches from 2 to 30"),
         (["dots", "--width", "nan"], "--width 'nan'"),
         (["dots", "--metric", "balanced"], "no run has it; did you mean 'balanced_accuracy'?"),
-        (["critical-difference"], "5 settings or more have, got 2 methods and 2 settings; draw dots"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_no_file(capsys: Any, finished: Path, words: list[str], says: str) -> None:

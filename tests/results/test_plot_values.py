@@ -9,7 +9,7 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.results.comparison import Comparison
 from fedloom.results.plot_values import plot_values
-from fedloom.results.plots.palette import Curve, Estimate, Ranking
+from fedloom.results.plots.palette import Curve, Estimate
 from fedloom.results.result import Result
 from toy_results import MakeResult, toy_scenario
 
@@ -153,35 +153,12 @@ def test_rows_without_a_difference_are_named(make_result: MakeResult) -> None:
         plot_values(runs, "dots", against="moon")
 
 
-def test_a_critical_difference_diagram_needs_five_settings(make_result: MakeResult, grid: list[Result]) -> None:
-    with pytest.raises(ConfigError, match="5 settings or more have, got 3 methods and 2 settings; draw dots"):
-        plot_values(grid, "critical-difference")
-
-    def runs(methods: tuple[str, ...], protocol: str) -> list[Result]:
-        return [
-            make_result(method, 0, [0.1 * rank + 0.01 * k], config={"rounds": k + 1}, protocol=protocol)
-            for k in range(6)
-            for rank, method in enumerate(methods)
-        ]
-
-    many = runs(("fedavg", "fedsc", "moon", "central"), "global/global")
-    plot = plot_values(many, "critical-difference")
-    assert [panel.title for panel in plot.panels] == [""]
-    (ranking,) = plot.panels[0].series
-    assert isinstance(ranking, Ranking)
-    assert ranking.ranks == {"moon": 1.0, "fedsc": 2.0, "fedavg": 3.0}  # central is a reference
-    assert "Mean rank over 6 settings, Friedman test p = 0.0025" in plot.note
-    both = plot_values([*many, *runs(("local", "ditto", "fedrep"), "personal/local")], "critical-difference")
-    assert [panel.title for panel in both.panels] == ["global/global", "personal/local"]
-
-
 @pytest.mark.parametrize(
     ("kind", "metric", "says"),
     [
         ("curve", "accuracy", "kind = 'curve': did you mean 'curves'?"),
         ("dots", "aurok", "metric = 'aurok': no run has it; did you mean 'auroc'?"),
         ("curves", "brier", "metric = 'brier': no run has it; known: accuracy, loss"),
-        ("critical-difference", "auroc", "ranks methods by accuracy"),
     ],
 )
 def test_wrong_words_are_one_line(grid: list[Result], kind: str, metric: str, says: str) -> None:

@@ -1,15 +1,13 @@
-"""The best rows of a setting by the one rule, and average ranks of methods over settings. Needs no torch."""
+"""The best rows of a setting, and differences from a method, by the one rule. Needs no torch."""
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from math import sqrt
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import listed, seeds_text
-from fedloom.results.comparability import row_names, run_identity, same_runs
-from fedloom.results.difference import LEVEL, MIN_SEEDS, POOLED, STEP, Difference, compare_rows, paired_differences
-from fedloom.results.group import Group, ResultRow
+from fedloom.results.comparability import same_runs
+from fedloom.results.difference import MIN_SEEDS, POOLED, STEP, Difference, compare_rows, paired_differences
+from fedloom.results.group import Group
 
 
 def best_rows(
@@ -136,81 +134,3 @@ def _references(against: str, groups: Sequence[Group], methods: Sequence[str], c
 
 def _takes_part(group: Group) -> bool:
     return not group.row["diverged"] and group.row["method"] != POOLED
-
-
-MIN_TESTED = 5  # settings from which average ranks may be tested
-
-
-@dataclass(frozen=True, slots=True)
-class AverageRanks:
-    """Mean rank of each method over settings, best first; rank 1 has the highest mean accuracy.
-
-    `critical` is Nemenyi's critical difference at 5 %, and `friedman` the p of Friedman's test that all methods rank
-    equal. Both are None for fewer than five settings.
-    """
-
-    protocol: str
-    settings: int
-    ranks: dict[str, float]
-    critical: float | None
-    friedman: float | None = None
-
-    @property
-    def cliques(self) -> list[tuple[float, float]]:
-        """Return the largest groups of methods that lie within the critical difference, by lowest and highest rank."""
-        if self.critical is None:
-            return []
-        values = list(self.ranks.values())
-        groups: list[tuple[float, float]] = []
-        for low in values:
-            high = max(value for value in values if value <= low + self.critical)
-            # A clique that ends no higher than an earlier one is part of it.
-            if high > low and not any(high <= last for _, last in groups):
-                groups.append((low, high))
-        return groups
-
-
-def average_ranks(rows: Sequence[ResultRow]) -> list[AverageRanks]:
-    """Rank methods within each setting, and average over the settings of one protocol and selection.
-
-    Left out are methods that some setting lacks, diverged ones, training on pooled data, runs under a second name,
-    settings with one method, and protocols with fewer than two settings or three methods.
-    """
-    by_protocol: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
-    seen: set[Hashable] = set()
-    for row, name in zip(rows, row_names(rows), strict=True):
-        if row["method"] == POOLED or run_identity(row) in seen:
-            continue
-        seen.add(run_identity(row))
-        method = name.method
-        accuracies = by_protocol.setdefault((row["protocol"], row["select"]), {}).setdefault(name.setting, {})
-        # NaN fails the comparison with zero below, which drops the method from all settings.
-        accuracies[method] = float("nan") if row["diverged"] or method in accuracies else row["accuracy"]
-    averaged = []
-    for (protocol, _), all_settings in by_protocol.items():
-        settings = {name: accuracies for name, accuracies in all_settings.items() if len(accuracies) > 1}
-        if len(settings) < 2:
-            continue
-        common = [
-            method
-            for method in next(iter(settings.values()))
-            if all(accuracies.get(method, float("nan")) >= 0 for accuracies in settings.values())
-        ]
-        if len(common) >= 3:
-            averaged.append(_averaged(protocol, common, list(settings.values())))
-    return averaged
-
-
-def _averaged(protocol: str, methods: Sequence[str], settings: Sequence[dict[str, float]]) -> AverageRanks:
-    from scipy.stats import friedmanchisquare, rankdata, studentized_range
-
-    ranked = [rankdata([-accuracies[method] for method in methods]) for accuracies in settings]
-    means = {method: fmean(float(ranks[k]) for ranks in ranked) for k, method in enumerate(methods)}
-    n, k = len(settings), len(methods)
-    critical = friedman = None
-    if n >= MIN_TESTED:
-        # Nemenyi's test uses infinite degrees of freedom, which 1e6 approximates.
-        critical = float(studentized_range.ppf(LEVEL, k, 1e6)) / sqrt(2) * sqrt(k * (k + 1) / (6 * n))
-        if any(len(set(ranks)) > 1 for ranks in ranked):  # the statistic is not defined where all methods tie
-            friedman = float(friedmanchisquare(*zip(*ranked, strict=True)).pvalue)
-    return AverageRanks(protocol, n, dict(sorted(means.items(), key=lambda pair: pair[1])), critical, friedman)

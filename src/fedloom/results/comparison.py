@@ -257,8 +257,7 @@ class Comparison(Tabular):
         and lines are.
 
         Args:
-            kind: "curves" by round, "dots" with 95 % intervals, "bars", or "critical-difference" over five settings or
-                more.
+            kind: "curves" by round, "dots" with 95 % intervals, or "bars".
             metric: a measure of the test data.
             width: width of the figure, in inches.
             against: for dots, the method from which differences are drawn, seed by seed.

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from fedloom.core.errors import ConfigError, short_repr
-from fedloom.core.text import counted, is_share, listed, seed_counts_text
-from fedloom.results.best_rows import MIN_TESTED, AverageRanks, average_ranks, differences_against
+from fedloom.core.text import is_share, listed, seed_counts_text
+from fedloom.results.best_rows import differences_against
 from fedloom.results.comparability import panel_titles, row_names, same_runs, same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS, POOLED, t_interval
 from fedloom.results.group import (
@@ -85,8 +85,8 @@ def plot_values(
 ) -> palette.PlotData:
     """Return the values of a figure. Runs that differ in the seed only are one method in one setting.
 
-    The `kind` is one of `PLOT_KINDS`; "critical-difference" ranks by accuracy. With `against`, dots are differences of
-    the `metric` from that method, seed by seed. Raises `ConfigError` for an unknown name, and if there is nothing to
+    The `kind` is one of `PLOT_KINDS`. With `against`, dots are differences of the `metric` from that method, seed by
+    seed. Raises `ConfigError` for an unknown name, and if there is nothing to
     draw.
     """
     palette.check_kind(kind)
@@ -98,8 +98,6 @@ def plot_values(
     match kind:
         case "curves":
             return _curves(rows, metric)
-        case "critical-difference":
-            return _ranks(rows, metric)
         case "dots" if against is not None:
             return _differences(rows, metric, against)
         case "dots":
@@ -239,36 +237,6 @@ def _interval(values: Sequence[float], step: float) -> tuple[float, float] | Non
 def _deviation(values: Sequence[float], step: float) -> tuple[float, float] | None:
     mean, std = mean_std(values)
     return None if std is None else (mean - std, mean + std)
-
-
-def _ranks(rows: Sequence[ChartRow], metric: str) -> palette.PlotData:
-    if metric != "accuracy":
-        raise ConfigError(f"metric = {short_repr(metric)}: a critical-difference diagram ranks methods by accuracy")
-    averages = [average for average in average_ranks([row.row for row in rows]) if average.critical is not None]
-    if not averages:
-        settings = len({row.panel for row in rows})
-        raise ConfigError(
-            f"critical-difference: needs three methods that all of {MIN_TESTED} settings or more have, got "
-            f"{counted(len({row.method for row in rows}), 'method')} and {counted(settings, 'setting')}; draw dots"
-        )
-    panels: dict[str, list[palette.Series]] = {}
-    notes = []
-    for average in averages:
-        title = average.protocol if len(averages) > 1 else ""
-        panels[title] = [ranking(average, rows)]
-        friedman = "" if average.friedman is None else f", Friedman test p = {average.friedman:.2g}"
-        notes.append(f"mean rank over {average.settings} settings{friedman}")
-    text = "; ".join(dict.fromkeys(notes))
-    note = f"{text[0].upper()}{text[1:]}; 1 is best. Bars join methods within Nemenyi's critical difference (5 %)."
-    return _plot("critical-difference", rows, panels, metric, note)
-
-
-def ranking(average: AverageRanks, rows: Sequence[ChartRow]) -> palette.Ranking:
-    """Return average ranks as a series of a figure."""
-    tones = {row.method: row.tone for row in rows}
-    return palette.Ranking(
-        average.ranks, {method: tones[method] for method in average.ranks}, average.critical, average.cliques
-    )
 
 
 def _plot(

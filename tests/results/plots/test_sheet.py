@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fedloom.results.plots.drawing import light_colors
-from fedloom.results.plots.palette import COLUMN, PAGE, Curve, Estimate, PlotData, PlotPanel, Ranking
+from fedloom.results.plots.palette import COLUMN, PAGE, Curve, Estimate, PlotData, PlotPanel
 from fedloom.results.plots.sheet import draw_figure, save_figure
 
 METHODS = ["fedavg", "fedsc", "moon"]
@@ -67,16 +67,12 @@ def test_dots_are_hollow_without_an_interval_and_bars_begin_at_zero_with_words()
     assert [text.get_text() for text in bars.texts] == ["50.0", "60.0 ± 5.0"]
 
 
-@pytest.mark.parametrize("kind", ["curves", "dots", "bars", "critical-difference"])
+@pytest.mark.parametrize("kind", ["curves", "dots", "bars"])
 @pytest.mark.parametrize("width", [2.0, COLUMN, PAGE])
 def test_long_names_and_values_below_zero_still_fit(kind: Any, width: float) -> None:
     methods = [f"{'a very long name of a method ' * 4}{number}" for number in range(12)]
-    tones = dict.fromkeys(methods, 1)
     series = {
         "curves": [Curve(method, 1, [1], [-1.0], None) for method in methods],
-        "critical-difference": [
-            Ranking({method: 1.0 + k for k, method in enumerate(methods)}, tones, 3.0, [(1.0, 4.0)])
-        ],
     }.get(kind, [Estimate(method, 1, -1.0, (-3.0, 1.0), "-1.0 ± 2.0") for method in methods])
     panels = [PlotPanel(f"setting {number}, {'clients=100, ' * 8}", series) for number in range(3)]
     figure = Figure()
@@ -86,21 +82,17 @@ def test_long_names_and_values_below_zero_still_fit(kind: Any, width: float) -> 
     assert figure.get_figwidth() == width
 
 
-@pytest.mark.parametrize("kind", ["curves", "dots", "bars", "critical-difference"])
+@pytest.mark.parametrize("kind", ["curves", "dots", "bars"])
 def test_methods_that_differ_at_the_end_of_their_names_have_different_ones(kind: Any) -> None:
     methods = [f"fedprox, proximal weight mu = {mu}" for mu in (0.1, 1.0, 10)]
     series = {
         "curves": [Curve(method, 1, [1, 2], [50.0, 60.0], None) for method in methods],
-        "critical-difference": [Ranking(dict.fromkeys(methods, 1.0), dict.fromkeys(methods, 1), 3.0, [])],
     }.get(kind, [Estimate(method, 1, 50.0, (40.0, 60.0), "") for method in methods])
     figure = Figure()
     plot = PlotData(kind, [PlotPanel("", series)], methods, "test accuracy (%)", "")
     (axes,) = draw_figure(plot, figure, COLUMN / 2 if kind == "curves" else COLUMN)
     legends = [text for legend in figure.legends for text in legend.get_texts()]
-    names = {
-        text.get_text().removesuffix(" 1.00").removeprefix("1.00 ") for text in (*axes.get_yticklabels(), *legends)
-    }
-    names |= {text.get_text().removesuffix(" 1.00").removeprefix("1.00 ") for text in axes.texts}
+    names = {text.get_text() for text in (*axes.get_yticklabels(), *legends)}
     assert len({name for name in names if name.startswith("fedprox, ") or "…" in name}) == 3
 
 
@@ -109,18 +101,6 @@ def test_a_scale_ends_where_the_measure_does() -> None:
     plot = PlotData("dots", [PlotPanel("", wide)], METHODS, "test accuracy (%)", "", (0.0, 100.0))
     (axes,) = draw_figure(plot, Figure(), COLUMN)
     assert axes.get_xlim() == (-2.0, 102.0)
-
-
-def test_a_critical_difference_diagram_joins_methods_by_bars() -> None:
-    ranking = Ranking(
-        {"moon": 1.2, "fedsc": 1.8, "fedavg": 3.0}, {"moon": 2, "fedsc": 1, "fedavg": 0}, 1.0, [(1.2, 1.8)]
-    )
-    plot = PlotData("critical-difference", [PlotPanel("", [ranking])], METHODS, "", "Mean rank.")
-    (axes,) = draw_figure(plot, Figure(), COLUMN)
-    texts = [text.get_text() for text in axes.texts]
-    assert {"moon 1.20", "fedsc 1.80", "3.00 fedavg", "CD = 1.00"} <= set(texts)
-    thick = [line for line in axes.get_lines() if line.get_linewidth() > 2]
-    assert [tuple(line.get_xdata()) for line in thick] == [pytest.approx((1.16, 1.84))]
 
 
 @pytest.mark.parametrize("ending", ["pdf", "svg", "png"])

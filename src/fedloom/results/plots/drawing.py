@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_atomic
-from fedloom.results.plots.palette import TONES, Curve, Estimate, Ranking, dash, shortened_names, tone_name
+from fedloom.results.plots.palette import TONES, Curve, Estimate, dash, tone_name
 from fedloom.results.report import markup
 
 
@@ -213,41 +213,3 @@ def draw_bar(axes: Axes, estimate: Estimate, row: float, style: Style, label: st
         fontsize=style.ticks,
         color=color("ink"),
     )
-
-
-_RANK_ROW, _BAR_ROW = 1.0, 0.55  # heights in a critical-difference diagram, in rows of methods
-
-
-def rank_rows(ranking: Ranking) -> float:
-    """Return the height of a critical-difference diagram, in rows of methods."""
-    return (len(ranking.ranks) + 1) // 2 + _BAR_ROW * (len(ranking.bars) + 1) + 2.2
-
-
-def draw_ranks(axes: Axes, ranking: Ranking, style: Style, letters: float) -> None:
-    """Draw a `ranking` in a `style` as Demsar's critical-difference diagram, names cut to so many `letters`: bars join
-    methods that the test does not tell apart."""
-    methods = list(ranking.ranks)
-    count, half = len(methods), (len(methods) + 1) // 2
-    ink, muted = color("ink"), color("muted")
-    below = _BAR_ROW * (len(ranking.bars) + 1)
-    axes.plot((1, count), (0, 0), color=ink, linewidth=0.8)
-    for tick in range(1, count + 1):
-        axes.plot((tick, tick), (0, 0.2), color=ink, linewidth=0.8)
-        axes.text(tick, 0.35, str(tick), ha="center", va="bottom", fontsize=style.ticks, color=muted)
-    for position, (method, name) in enumerate(zip(methods, shortened_names(methods, letters), strict=True)):
-        on_left = position < half
-        depth = -below - _RANK_ROW * (position if on_left else count - 1 - position)
-        rank, edge = ranking.ranks[method], 0.9 if on_left else count + 0.1
-        tint = color(tone_name(ranking.tones[method]))
-        axes.plot((rank, rank, edge), (0, depth, depth), color=tint, linewidth=0.9 * style.text / PAPER.text)
-        side, label = ("right", f"{name} {rank:.2f}") if on_left else ("left", f"{rank:.2f} {name}")
-        gap = -0.06 if on_left else 0.06
-        axes.text(edge + gap, depth, label, ha=side, va="center", fontsize=style.text, color=ink)
-    for number, (low, high) in enumerate(ranking.bars):
-        level = -_BAR_ROW * (number + 0.7)
-        axes.plot((low - 0.04, high + 0.04), (level, level), color=ink, linewidth=2 * style.line, solid_capstyle="butt")
-    if ranking.critical is not None:
-        axes.plot((1, 1 + ranking.critical), (1.6, 1.6), color=ink, linewidth=0.8, marker="|", markersize=4)
-        axes.text(1, 1.8, f"CD = {ranking.critical:.2f}", ha="left", va="bottom", fontsize=style.ticks, color=muted)
-    axes.set_ylim(-below - _RANK_ROW * (half - 0.4), 2.6)
-    axes.set_axis_off()

@@ -71,7 +71,7 @@ def tones_of(methods: Sequence[str], baseline: str | None) -> dict[str, int]:
     return tones if baseline is None else {baseline: 0, **tones}
 
 
-PlotKind = Literal["curves", "dots", "bars", "critical-difference"]
+PlotKind = Literal["curves", "dots", "bars"]
 PLOT_KINDS: tuple[str, ...] = get_args(PlotKind)
 COLUMN, PAGE = 3.3, 6.9  # inches: the text widths of a paper's column and of its page
 
@@ -106,18 +106,7 @@ class Estimate:
         return (self.mean, *(self.bounds or ()))
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Mean ranks of methods, best first, and their tones; Nemenyi's critical difference, None for too few settings; and
-    the ranks between which bars reach."""
-
-    ranks: dict[str, float]
-    tones: dict[str, int]
-    critical: float | None
-    bars: list[tuple[float, float]]
-
-
-Series: TypeAlias = Curve | Estimate | Ranking
+Series: TypeAlias = Curve | Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +132,7 @@ class PlotData:
     @property
     def drawn(self) -> list[str]:
         """Return the methods that some panel shows, in their order."""
-        shown = {series.method for panel in self.panels for series in panel.series if not isinstance(series, Ranking)}
+        shown = {series.method for panel in self.panels for series in panel.series}
         return [method for method in self.methods if method in shown]
 
 

@@ -13,7 +13,7 @@ from fedloom.core.files import write_atomic
 from fedloom.results.plots import drawing, palette
 
 _FEW = 6  # curves; with more of them, bands only blur the picture
-_PANEL, _RANKS = 2.1, 3.0  # inches, the least width of a panel
+_PANEL = 2.1  # inches, the least width of a panel
 _TITLE, _NOTE = 8.0, 6.5  # points
 _LETTER = 0.052  # inches that one takes in a legend or a label
 _FEWEST_LETTERS = 6  # of a name
@@ -31,13 +31,13 @@ def draw_figure(plot: palette.PlotData, figure: Figure, width: float) -> list[Ax
         figure.set_size_inches(width, height)
         figure.set_layout_engine("constrained", w_pad=0.03, h_pad=0.03)
         figure.set_facecolor(page)
-        shared_scale = plot.kind in ("dots", "bars")
-        share_y: Any = "row" if shared_scale else plot.kind == "curves"
+        shared_scale = plot.kind != "curves"
+        share_y: Any = "row" if shared_scale else "all"
         grid = list(figure.subplots(rows, columns, squeeze=False, sharex=shared_scale, sharey=share_y).flat)
         for axes, panel in zip(grid, plot.panels, strict=False):
-            _draw_panel(axes, panel, plot, width, columns)
+            _draw_panel(axes, panel, plot, width)
             title = "\n".join(textwrap.wrap(panel.title, max(10, int(0.8 * width / columns / _LETTER))))
-            axes.set_title(title, loc="left", fontsize=_TITLE, color=drawing.color("ink"), pad=4 if axes.axison else 0)
+            axes.set_title(title, loc="left", fontsize=_TITLE, color=drawing.color("ink"), pad=4)
         _label_outer(grid[: len(plot.panels)], columns, plot)
         _cut_to_range(grid[0], plot)
         for axes in grid[len(plot.panels) :]:
@@ -58,7 +58,7 @@ def save_figure(plot: palette.PlotData, path: Path, width: float) -> None:
         write_atomic(path, drawing.picture(figure, path.suffix.lower()[1:], dpi=300))
 
 
-def _draw_panel(axes: Axes, panel: palette.PlotPanel, plot: palette.PlotData, width: float, columns: int) -> None:
+def _draw_panel(axes: Axes, panel: palette.PlotPanel, plot: palette.PlotData, width: float) -> None:
     for series in panel.series:
         match series:
             case palette.Curve():
@@ -68,11 +68,6 @@ def _draw_panel(axes: Axes, panel: palette.PlotPanel, plot: palette.PlotData, wi
             case palette.Estimate():
                 draw = drawing.draw_bar if plot.kind == "bars" else drawing.draw_estimate
                 draw(axes, series, plot.drawn.index(series.method), drawing.PAPER)
-            case palette.Ranking():
-                drawing.draw_ranks(
-                    axes, series, drawing.PAPER, max(_FEWEST_LETTERS, int(0.28 * width / columns / _LETTER))
-                )
-                return
     if plot.kind == "curves":
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
@@ -94,22 +89,13 @@ def _draw_panel(axes: Axes, panel: palette.PlotPanel, plot: palette.PlotData, wi
 def _grid(plot: palette.PlotData, width: float) -> tuple[int, int]:
     """Return columns and rows of panels, as even as the width allows."""
     count = len(plot.panels)
-    most = max(1, int(width / (_RANKS if plot.kind == "critical-difference" else _PANEL)))
+    most = max(1, int(width / _PANEL))
     rows = ceil(count / most)
     return ceil(count / rows), rows
 
 
 def _panel_height(plot: palette.PlotData, width: float) -> float:
-    match plot.kind:
-        case "curves":
-            return max(1.6, 0.7 * width)
-        case "critical-difference":
-            rankings = [
-                series for panel in plot.panels for series in panel.series if isinstance(series, palette.Ranking)
-            ]
-            return 0.65 + max(0.17 * (len(ranking.ranks) + 1) // 2 + 0.1 * len(ranking.bars) for ranking in rankings)
-        case _:
-            return 0.62 + 0.17 * len(plot.drawn)
+    return max(1.6, 0.7 * width) if plot.kind == "curves" else 0.62 + 0.17 * len(plot.drawn)
 
 
 def _legend_letters(width: float) -> int:
@@ -154,8 +140,6 @@ def _cut_to_range(axes: Axes, plot: palette.PlotData) -> None:
 
 def _label_outer(grid: list[Axes], columns: int, plot: palette.PlotData) -> None:
     """Leave the name of a shared axis to the panels at the edge."""
-    if plot.kind == "critical-difference":
-        return
     for number, axes in enumerate(grid):
         if number % columns:
             axes.set_ylabel("")

@@ -1,4 +1,4 @@
-"""The drawings of a page: lines by round, dots of single clients, differences and ranks."""
+"""The drawings of a page: lines by round, dots of single clients, and differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from fedloom.results.plots import drawing
-from fedloom.results.plots.palette import Curve, Estimate, Ranking, shortened_names, tone_name
+from fedloom.results.plots.palette import Curve, Estimate, shortened_names, tone_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +191,4 @@ def draw_differences(rows: Sequence[Estimate], width: float, limits: tuple[float
         top = index * _ROW
         axes.plot([0, 0], [top + 25, top + 43], color=drawing.color("muted"), linewidth=1, zorder=0)
         drawing.draw_estimate(axes, row, top + 34, drawing.PAGE)
-    return figure
-
-
-def draw_average_ranks(ranking: Ranking, width: float) -> Figure:
-    """Draw mean ranks; width in CSS pixels."""
-    figure = drawing.new_figure(width, 19.0 * drawing.rank_rows(ranking))
-    letters = 0.28 * width / drawing.CHARACTER
-    drawing.draw_ranks(drawing.place(figure, 0.3 * width, 2, 0.3 * width, 2), ranking, drawing.PAGE, letters)
     return figure

@@ -1,4 +1,4 @@
-"""Charts of rows: curves by round, differences from the baseline with their intervals, and average ranks.
+"""Charts of rows: curves by round and differences from the baseline with their intervals.
 
 A panel shows the rows of one setting; a method has one name and one colour in all charts.
 """
@@ -11,12 +11,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedloom.core.text import percent
-from fedloom.results.best_rows import AverageRanks
 from fedloom.results.difference import Paired, all_paired
-from fedloom.results.plot_values import ChartRow, ranking
+from fedloom.results.plot_values import ChartRow
 from fedloom.results.plots.drawing import inline
 from fedloom.results.plots.palette import Curve, Estimate, dash_number, tone_name
-from fedloom.results.report.curves import Size, draw_average_ranks, draw_differences, draw_lines, shows_seeds
+from fedloom.results.report.curves import Size, draw_differences, draw_lines, shows_seeds
 from fedloom.results.report.markup import chart, grid, key, paragraph, shared_legend
 from fedloom.results.verdict import BASELINE
 
@@ -180,21 +179,3 @@ def _reference(rows: Sequence[DifferenceRow]) -> str:
     """Name the baseline; rows may have several, such as two presets."""
     references = {row.baseline for row in rows}
     return references.pop() if len(references) == 1 else "the setting's baseline"
-
-
-def ranks(averages: Sequence[AverageRanks], rows: Sequence[ChartRow]) -> list[Markup]:
-    """Render average ranks over settings, a diagram for each protocol."""
-    charts = []
-    for k, average in enumerate(averages):
-        words = ", ".join(f"{method} {rank:.1f}" for method, rank in average.ranks.items())
-        label = f"Average rank over {average.settings} settings, {average.protocol}: {words}."
-        svgs = wide_and_narrow(
-            partial(draw_average_ranks, ranking(average, rows)), f"ranks-{k}", "Average ranks", label, 640.0
-        )
-        caption = f"Mean rank over {average.settings} settings, {average.protocol}; 1 is best."
-        if average.critical is None:
-            caption += " Fewer than five settings: nothing is tested."
-        else:
-            caption += f" Bars join methods within the critical difference of {average.critical:.2f} (Nemenyi)."
-        charts.append(chart(svgs, "Average ranks", caption))
-    return charts

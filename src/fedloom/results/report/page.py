@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from fedloom._version import __version__
 from fedloom.core.text import listed, percent
-from fedloom.results.best_rows import average_ranks
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import all_paired
 from fedloom.results.fairness import fairness_table
@@ -183,13 +182,12 @@ def _folded(blocks: list[Markup], title: str, size: int | None = None) -> list[M
 
 
 def _paired(rows: Sequence[ChartRow]) -> list[Markup]:
-    """Compare every method with the baseline over the seeds that both ran, and average ranks over settings."""
-    plain = [row.row for row in rows]
+    """Compare every method with the baseline over the seeds that both ran."""
     panels = line_charts.difference_rows(rows)
     sentences = [f"{_unbroken(row.pair.words())}." for members in panels.values() for row in members]
     words = _folded([markup.bullets(sentences)], "Tests in words", len(sentences)) if sentences else []
     drawn = line_charts.differences(panels) if panels else []
-    return [*drawn, *words, *line_charts.ranks(average_ranks(plain), rows)]
+    return [*drawn, *words]
 
 
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
