@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedloom.results.group import mean_std
-from fedloom.results.plots.drawing import FILE, color, draw_bar, draw_curve, dress, stroke
-from fedloom.results.plots.palette import Curve, Estimate, tones_of
+from fedloom.results.plots.drawing import FILE, color, draw_curve, dress, stroke
+from fedloom.results.plots.palette import Curve, Estimate, tone_name, tones_of
 from fedloom.results.verdict import BASELINE
 
 Rows = Sequence[Mapping[str, Any]]
@@ -107,7 +107,7 @@ def draw_bars(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
                 text = f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
                 text += f", {_n([len(values)])}" if unequal else ""
                 bounds = None if std is None else (mean - std, mean + std)
-                draw_bar(ax, Estimate(label, tone, mean, bounds, text), index, FILE, label if several else None)
+                _draw_bar(ax, Estimate(label, tone, mean, bounds, text), index, label if several else None)
     if several:
         ax.set_yticks([at * apart + (len(tones) - 1) / 2 for at in range(len(groups))], groups)
     else:
@@ -115,6 +115,18 @@ def draw_bars(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
     ax.invert_yaxis()
     ax.set_xlim(0, (1.5 if unequal else 1.3) * max(row["accuracy"] for row in rows))  # room for the words
     dress(ax, FILE, ACCURACY, "", grid="x")
+
+
+def _draw_bar(ax: Axes, estimate: Estimate, row: float, label: str | None) -> None:
+    """Draw the mean of an `estimate` as a bar in its `row`, with its bounds as a line and its value in words."""
+    ax.barh(row, estimate.mean, height=0.66, color=color(tone_name(estimate.tone)), alpha=0.85, label=label)
+    low, high = estimate.bounds or (estimate.mean, estimate.mean)
+    if high > low:
+        error = [[estimate.mean - low], [high - estimate.mean]]
+        ax.errorbar(estimate.mean, row, xerr=error, color=color("ink"), capsize=2.5, linewidth=FILE.grid)
+    place: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+    at = max(high, estimate.mean), row
+    ax.annotate(estimate.text, at, fontsize=FILE.ticks, color=color("ink"), **place)
 
 
 def draw_costs(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:

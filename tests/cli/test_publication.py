@@ -45,8 +45,8 @@ def test_a_study_becomes_figures_of_all_kinds_of_files(capsys: Any, finished: Pa
     code, out, _ = call(capsys, "figure", str(finished), "dots", "--out", "deep/er/f.svg", "--json")
     assert json.loads(out)["panels"] == ["alpha=0.1", "alpha=1.0"]
     assert b"<svg" in Path("deep/er/f.svg").read_bytes()
-    assert call(capsys, "figure", str(finished), "bars", "--metric", "balanced_accuracy", "--width", "column")[0] == 0
-    assert (finished / "bars.pdf").read_bytes().startswith(b"%PDF")
+    assert call(capsys, "figure", str(finished), "curves", "--metric", "balanced_accuracy", "--width", "column")[0] == 0
+    assert (finished / "curves.pdf").read_bytes().startswith(b"%PDF")
     run = next(folder for folder in finished.iterdir() if (folder / "summary.json").exists())
     assert call(capsys, "figure", str(run), "curves", "--out", "one.png", "--no-note", "--width", "4")[0] == 0
     assert Path("one.png").read_bytes().startswith(b"\x89PNG")

@@ -59,10 +59,10 @@ def test_dots_have_the_t_interval_from_three_seeds_on(grid: list[Result]) -> Non
     fewer = plot_values([result for result in grid if result.numbers["seed"] < 2], "dots").panels[0].series[0]
     assert isinstance(fewer, Estimate)
     assert fewer.bounds is None
-    auroc = plot_values(grid, "bars", "auroc")
-    assert (auroc.quantity, auroc.panels[0].series[0].text) == ("test AUROC (%)", "90.0 ± 0.0")
-    brier = plot_values(grid, "bars", "brier")
-    assert (brier.quantity, brier.panels[0].series[0].text) == ("test brier", "0.200 ± 0.000")
+    auroc = plot_values(grid, "dots", "auroc")
+    assert (auroc.quantity, auroc.panels[0].series[0].mean) == ("test AUROC (%)", pytest.approx(90))  # type: ignore[union-attr]
+    brier = plot_values(grid, "dots", "brier")
+    assert (brier.quantity, brier.panels[0].series[0].mean) == ("test brier", pytest.approx(0.2))  # type: ignore[union-attr]
 
 
 def test_differences_from_one_method_are_filled_where_the_rule_says_ahead(grid: list[Result]) -> None:
@@ -80,17 +80,14 @@ def test_differences_from_one_method_are_filled_where_the_rule_says_ahead(grid: 
     assert (fedsc.method, fedsc.mean, fedsc.hollow, moon.hollow) == ("fedsc", pytest.approx(10.0), False, True)
     assert plot.drawn == ["fedsc", "moon"]
     assert (plot.quantity, plot.bounded) == ("test accuracy over fedavg (points)", None)
-    brier = plot_values(grid, "dots", "brier", against="fedavg").panels[0].series[0]
-    assert isinstance(brier, Estimate)
-    assert len(brier.text.partition(".")[2]) == 3  # tenths of a score that is no share say nothing
     brier_note = plot_values(grid, "dots", "brier", against="fedavg").note
     assert ("Filled: ahead or behind" in brier_note, "Lower is better." in brier_note) == (True, True)
     own = [replace(result, numbers=result.numbers | {"metrics": {"mae": 0.5}}) for result in grid]
     assert "Filled: told apart by the paired t test" in plot_values(own, "dots", "mae", against="fedavg").note
     with pytest.raises(ConfigError, match="--against 'fedavgg': no finished row of it; did you mean 'fedavg'"):
         plot_values(grid, "dots", against="fedavgg")
-    with pytest.raises(ConfigError, match="differences are drawn as dots, not as bars"):
-        plot_values(grid, "bars", against="fedavg")
+    with pytest.raises(ConfigError, match="differences are drawn as dots, not as curves"):
+        plot_values(grid, "curves", against="fedavg")
 
 
 def test_names_of_a_study_split_into_method_and_setting(grid: list[Result]) -> None:
@@ -105,10 +102,10 @@ def test_names_of_a_study_split_into_method_and_setting(grid: list[Result]) -> N
 
 def test_options_of_a_method_belong_to_its_name(make_result: MakeResult) -> None:
     runs = [make_result("fedprox", config={"fedprox": {"mu": mu}, "method": "fedprox"}) for mu in (0.1, 1.0)]
-    plot = plot_values([make_result(), *runs], "bars")
+    plot = plot_values([make_result(), *runs], "dots")
     assert plot.methods == ["fedavg", "fedprox (mu=0.1)", "fedprox (mu=1.0)"]
     presets = [make_result("fedsc", preset=preset) for preset in ("sound", "paper")]
-    assert plot_values(presets, "bars").methods == ["fedsc (sound)", "fedsc (paper)"]
+    assert plot_values(presets, "dots").methods == ["fedsc (sound)", "fedsc (paper)"]
 
 
 def test_protocols_are_panels_of_their_own_and_diverged_runs_are_named(make_result: MakeResult) -> None:
@@ -173,7 +170,7 @@ def test_a_figure_of_nothing_is_refused() -> None:
         plot_values([], "dots")
 
 
-@pytest.mark.parametrize("kind", ["curves", "dots", "bars"])
+@pytest.mark.parametrize("kind", ["curves", "dots"])
 def test_a_comparison_plots_itself(grid: list[Result], kind: str) -> None:
     axes = Comparison(grid).plot(kind)
     assert [panel.get_title("left") for panel in axes.figure.axes] == ["alpha=0.1", "alpha=1.0"]

@@ -257,7 +257,7 @@ class Comparison(Tabular):
         and lines are.
 
         Args:
-            kind: "curves" by round, "dots" with 95 % intervals, or "bars".
+            kind: "curves" by round, or "dots" with 95 % intervals.
             metric: a measure of the test data.
             width: width of the figure, in inches.
             against: for dots, the method from which differences are drawn, seed by seed.

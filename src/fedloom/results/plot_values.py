@@ -1,6 +1,6 @@
 """Values of figures from groups of runs: which method and setting they are of, and their notes. Needs no matplotlib."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -16,7 +16,6 @@ from fedloom.results.group import (
     display_name,
     higher_is_better,
     mean_std,
-    mean_text,
     measures_of,
     values_by_seed,
     words_of,
@@ -100,10 +99,8 @@ def plot_values(
             return _curves(rows, metric)
         case "dots" if against is not None:
             return _differences(rows, metric, against)
-        case "dots":
-            return _estimates(rows, metric, "dots", _interval)
         case _:
-            return _estimates(rows, metric, "bars", _deviation)
+            return _estimates(rows, metric)
 
 
 def _curves(rows: Sequence[ChartRow], metric: str) -> palette.PlotData:
@@ -143,12 +140,7 @@ def _measures_by_round(rows: Sequence[ChartRow]) -> list[str]:
     return names
 
 
-def _estimates(
-    rows: Sequence[ChartRow],
-    metric: str,
-    kind: palette.PlotKind,
-    bounds_of: Callable[[Sequence[float], float], tuple[float, float] | None],
-) -> palette.PlotData:
+def _estimates(rows: Sequence[ChartRow], metric: str) -> palette.PlotData:
     check_measure(metric, measures_of([row.group for row in rows]))
     scale = 100.0 if is_share(metric) else 1.0
     panels: dict[str, list[palette.Series]] = {row.panel: [] for row in rows}
@@ -160,15 +152,18 @@ def _estimates(
         elif values is not None:
             scaled = [scale * value for value in values]
             mean, _ = mean_std(scaled)
-            text = mean_text(metric, *mean_std(values))
-            bounds = bounds_of(scaled, scale * row.row["step"])
-            panels[row.panel].append(palette.Estimate(row.method, row.tone, mean, bounds, text, bounds is None))
+            bounds = t_interval(scaled, LEVEL, scale * row.row["step"]) if len(scaled) >= MIN_SEEDS else None
+            panels[row.panel].append(palette.Estimate(row.method, row.tone, mean, bounds, hollow=bounds is None))
         else:
             undefined.append(row.words)
-    note = _NOTES[kind].format(seeds=seed_counts_text(row.row["n"] for row in rows))
+    note = (
+        f"Dot: mean over {seed_counts_text(row.row['n'] for row in rows)}; line: {100 * LEVEL:.0f} % t interval of the "
+        f"mean, from {MIN_SEEDS} seeds on (hollow: fewer). Methods share seeds, so overlapping intervals decide "
+        "nothing."
+    )
     note += _about(_DIVERGED, diverged)
     note += _about("Left out, because the measure is not defined for every seed", undefined)
-    return _plot(kind, rows, panels, metric, note)
+    return _plot("dots", rows, panels, metric, note)
 
 
 def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> palette.PlotData:
@@ -183,9 +178,8 @@ def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> palette
         low, high = outcome.low, outcome.high
         bounds = None if low is None or high is None or outcome.n < MIN_SEEDS else (scale * low, scale * high)
         hollow = outcome.word not in ("ahead", "behind")
-        text = f"{scale * outcome.mean:+.{1 if scale == 100.0 else 3}f}"
         mean = scale * outcome.mean
-        panels[titles[index]].append(palette.Estimate(methods[index], rows[index].tone, mean, bounds, text, hollow))
+        panels[titles[index]].append(palette.Estimate(methods[index], rows[index].tone, mean, bounds, hollow=hollow))
     higher = higher_is_better(metric, groups)
     apart = "told apart" if higher is None else "ahead or behind"
     note = (
@@ -223,20 +217,6 @@ def _left_out(rows: Sequence[ChartRow], drawn: Collection[int], against: str) ->
 
 
 _DIVERGED = "Left out, because a run diverged"
-_NOTES = {
-    "dots": f"Dot: mean over {{seeds}}; line: {100 * LEVEL:.0f} % t interval of the mean, from {MIN_SEEDS} seeds on "
-    "(hollow: fewer). Methods share seeds, so overlapping intervals decide nothing.",
-    "bars": "Bar: mean over {seeds}; line: ± 1 sample standard deviation.",
-}
-
-
-def _interval(values: Sequence[float], step: float) -> tuple[float, float] | None:
-    return t_interval(values, LEVEL, step) if len(values) >= MIN_SEEDS else None
-
-
-def _deviation(values: Sequence[float], step: float) -> tuple[float, float] | None:
-    mean, std = mean_std(values)
-    return None if std is None else (mean - std, mean + std)
 
 
 def _plot(

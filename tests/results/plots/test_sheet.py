@@ -27,9 +27,9 @@ def curves(settings: int = 2) -> PlotData:
     return PlotData("curves", panels, METHODS, "test accuracy (%)", "Line: mean.", (0.0, 100.0))
 
 
-def estimates(kind: str) -> PlotData:
+def estimates() -> PlotData:
     values = [Estimate("fedavg", 0, 50.0, None, "50.0", True), Estimate("moon", 2, 60.0, (55.0, 65.0), "60.0 ± 5.0")]
-    return PlotData(kind, [PlotPanel("", values)], METHODS, "test accuracy (%)", "Dot: mean.")  # type: ignore[arg-type]
+    return PlotData("dots", [PlotPanel("", values)], METHODS, "test accuracy (%)", "Dot: mean.")
 
 
 def test_a_method_has_its_colour_in_every_setting_and_kind() -> None:
@@ -37,10 +37,8 @@ def test_a_method_has_its_colour_in_every_setting_and_kind() -> None:
     colours = [{line.get_label(): to_hex(line.get_color()) for line in axes.get_lines()} for axes in drawn]
     assert colours[0] == {"fedavg": LIGHT["c0"], "fedsc": LIGHT["c1"], "moon": LIGHT["c2"]}
     assert colours[1] == {"fedsc": LIGHT["c1"], "moon": LIGHT["c2"]}
-    (dots,) = draw_figure(estimates("dots"), Figure(), COLUMN)
+    (dots,) = draw_figure(estimates(), Figure(), COLUMN)
     assert {line.get_label(): to_hex(line.get_color()) for line in dots.get_lines()}["moon"] == LIGHT["c2"]
-    (bars,) = draw_figure(estimates("bars"), Figure(), COLUMN)
-    assert to_hex(bars.patches[1].get_facecolor()) == LIGHT["c2"]
 
 
 def test_settings_are_small_multiples_on_one_scale_with_one_legend_and_a_note() -> None:
@@ -57,17 +55,14 @@ def test_settings_are_small_multiples_on_one_scale_with_one_legend_and_a_note() 
     assert legend.get_window_extent().y0 > max(axes.get_window_extent().y1 for axes in drawn)
 
 
-def test_dots_are_hollow_without_an_interval_and_bars_begin_at_zero_with_words() -> None:
-    (dots,) = draw_figure(estimates("dots"), Figure(), COLUMN)
+def test_dots_are_hollow_without_an_interval() -> None:
+    (dots,) = draw_figure(estimates(), Figure(), COLUMN)
     faces = {line.get_label(): line.get_markerfacecolor() for line in dots.get_lines()}
     assert (faces["fedavg"], faces["moon"]) == (LIGHT["page"], LIGHT["c2"])
     assert [tick.get_text() for tick in dots.get_yticklabels()] == ["fedavg", "moon"]
-    (bars,) = draw_figure(estimates("bars"), Figure(), COLUMN)
-    assert bars.get_xlim()[0] == 0
-    assert [text.get_text() for text in bars.texts] == ["50.0", "60.0 ± 5.0"]
 
 
-@pytest.mark.parametrize("kind", ["curves", "dots", "bars"])
+@pytest.mark.parametrize("kind", ["curves", "dots"])
 @pytest.mark.parametrize("width", [2.0, COLUMN, PAGE])
 def test_long_names_and_values_below_zero_still_fit(kind: Any, width: float) -> None:
     methods = [f"{'a very long name of a method ' * 4}{number}" for number in range(12)]
@@ -82,7 +77,7 @@ def test_long_names_and_values_below_zero_still_fit(kind: Any, width: float) -> 
     assert figure.get_figwidth() == width
 
 
-@pytest.mark.parametrize("kind", ["curves", "dots", "bars"])
+@pytest.mark.parametrize("kind", ["curves", "dots"])
 def test_methods_that_differ_at_the_end_of_their_names_have_different_ones(kind: Any) -> None:
     methods = [f"fedprox, proximal weight mu = {mu}" for mu in (0.1, 1.0, 10)]
     series = {

@@ -194,22 +194,3 @@ def draw_estimate(axes: Axes, estimate: Estimate, row: float, style: Style) -> N
         axes.plot(estimate.bounds, (row, row), color=tint, linewidth=1.2 * style.line, solid_capstyle="butt")
     face = color("page") if estimate.hollow else tint
     axes.plot(estimate.mean, row, "o", color=tint, markerfacecolor=face, markersize=style.dot, label=estimate.method)
-
-
-def draw_bar(axes: Axes, estimate: Estimate, row: float, style: Style, label: str | None = None) -> None:
-    """Draw the mean of an `estimate` as a bar in its `row` in a `style`, with its bounds as a line and its value in
-    words."""
-    axes.barh(row, estimate.mean, height=0.66, color=color(tone_name(estimate.tone)), alpha=0.85, label=label)
-    low, high = estimate.bounds or (estimate.mean, estimate.mean)
-    if high > low:
-        error = [[estimate.mean - low], [high - estimate.mean]]
-        axes.errorbar(estimate.mean, row, xerr=error, color=color("ink"), capsize=2.5, linewidth=style.grid)
-    axes.annotate(
-        estimate.text,
-        (max(high, estimate.mean), row),
-        (4, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=style.ticks,
-        color=color("ink"),
-    )

@@ -71,7 +71,7 @@ def tones_of(methods: Sequence[str], baseline: str | None) -> dict[str, int]:
     return tones if baseline is None else {baseline: 0, **tones}
 
 
-PlotKind = Literal["curves", "dots", "bars"]
+PlotKind = Literal["curves", "dots"]
 PLOT_KINDS: tuple[str, ...] = get_args(PlotKind)
 COLUMN, PAGE = 3.3, 6.9  # inches: the text widths of a paper's column and of its page
 
@@ -97,7 +97,7 @@ class Estimate:
     tone: int
     mean: float
     bounds: tuple[float, float] | None
-    text: str  # the value in words, as tables have it
+    text: str = ""  # in words, where the drawing has room for them
     hollow: bool = False  # whether the dot is not filled
 
     @property

@@ -66,18 +66,13 @@ def _draw_panel(axes: Axes, panel: palette.PlotPanel, plot: palette.PlotData, wi
                 band = 0.16 if len(panel.series) <= _FEW else 0.07
                 drawing.draw_curve(axes, series, drawing.PAPER, band, label=series.method, marker=mark, markersize=3)
             case palette.Estimate():
-                draw = drawing.draw_bar if plot.kind == "bars" else drawing.draw_estimate
-                draw(axes, series, plot.drawn.index(series.method), drawing.PAPER)
+                drawing.draw_estimate(axes, series, plot.drawn.index(series.method), drawing.PAPER)
     if plot.kind == "curves":
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.margins(x=0.02)
         drawing.dress(axes, drawing.PAPER, "round", plot.quantity)
         return
-    if plot.kind == "bars":
-        ends = [end for series in panel.series if isinstance(series, palette.Estimate) for end in series.ends]
-        lowest, highest = min(0.0, *ends), max(0.0, *ends)
-        axes.set_xlim(lowest, highest + 0.4 * (highest - lowest or 1.0))  # room for the words
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     letters = max(_FEWEST_LETTERS, int(0.4 * width / _LETTER))
     axes.set_yticks(range(len(plot.drawn)), palette.shortened_names(plot.drawn, letters))
@@ -129,7 +124,7 @@ def _draw_legend(figure: Figure, grid: list[Axes], plot: palette.PlotData, colum
 
 def _cut_to_range(axes: Axes, plot: palette.PlotData) -> None:
     """Cut the shared scale of a measure to its range: bands and intervals may leave it, no value can."""
-    if plot.bounded is None or plot.kind not in ("curves", "dots"):
+    if plot.bounded is None:
         return
     least, greatest = plot.bounded
     margin = 0.02 * (greatest - least)  # the frame would cut a dot at the edge in half
