@@ -76,7 +76,9 @@ def predict(
     names, samples = read_samples(files, trained.metadata.input, notes.append)
     for note in notes:
         say(note.text)
-    rows: list[list[float]] = trained.probabilities(samples).tolist()
+    scores = trained.scores(samples)
+    rows: list[list[float]] = scores.softmax(1).tolist()
+    decided, decision = trained.decisions(scores) or [False] * len(rows), trained.metadata.decision
     classes = trained.metadata.classes
     if as_json:
         predictions = [
@@ -84,16 +86,20 @@ def predict(
                 "sample": name,
                 "class": classes[row.index(max(row))],  # the lowest of equal ones, as in the metrics
                 "probabilities": dict(zip(classes, row, strict=True)),
+                **({} if decision is None else {"decision": positive}),
             }
-            for name, row in zip(names, rows, strict=True)
+            for name, row, positive in zip(names, rows, decided, strict=True)
         ]
         unusual = [dataclasses.asdict(note) for note in notes]
-        typer.echo(json.dumps({**_about(trained), "predictions": predictions, "notes": unusual}))
+        threshold = {} if decision is None else {"decision": decision.model_dump()}
+        typer.echo(json.dumps({**_about(trained), **threshold, "predictions": predictions, "notes": unusual}))
         return
     width = max(map(len, names))
-    for name, row in zip(names, rows, strict=True):
+    for name, row, positive in zip(names, rows, decided, strict=True):
         ranked = sorted(zip(row, classes, strict=True), key=lambda pair: -pair[0])[:top]
-        echo(f"{name:{width}}  " + "  ".join(f"{label} {100 * share:.1f} %" for share, label in ranked))
+        columns = [f"{label} {100 * share:.1f} %" for share, label in ranked]
+        columns += [] if decision is None else [f"decision: {'' if positive else 'not '}{decision.label}"]
+        echo("  ".join([f"{name:{width}}", *columns]))
 
 
 def evaluate(

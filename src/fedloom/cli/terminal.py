@@ -12,6 +12,7 @@ from fedloom.core.console import fits, print_table
 from fedloom.core.text import bytes_text, counted, percent, value_text, with_unit
 from fedloom.results.group import ResultRow
 from fedloom.results.result_tables import ATTACK_NOTE, metric_text, result_columns
+from fedloom.results.risk_words import risk_sentences
 from fedloom.runs.storage.log import curve, of_protocol
 from fedloom.runs.storage.run_data import SECONDS, RunData
 
@@ -98,6 +99,8 @@ def print_result(console: Console, result: RunData, brief: bool = False) -> None
         away = f"; not tested: {', '.join(map(str, absent))}" if absent else ""
         count = counted(len(newcomers["clients"]), "client")
         console.print(f"  {count} that never trained: {served or 'no test'}{chance}{away}", soft_wrap=True)
+    for sentence in risk_sentences(n):
+        console.print(f"  {escape(sentence)}", soft_wrap=True)
     if n["engine_reason"]:
         console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")
     if stopped := n.get("stopped"):

@@ -82,6 +82,7 @@ SHARES = frozenset(
         *("average_precision", "f1", "ece", "adaptive_ece", "attack_success", "majority", "majority_global"),
         *("majority_own", "worst10", "domain_accuracy", "accuracy_by_sample", "sensitivity", "specificity", "ppv"),
         *("npv", "recall_all", "precision_all", "macro_f1_all"),
+        *("decision_sensitivity", "decision_specificity", "decision_ppv", "decision_npv"),
     )
 )
 NATS = frozenset(("loss", "nll"))

@@ -7,13 +7,15 @@ example.
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import functools
 import math
-from abc import ABC, abstractmethod
+import re
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -45,6 +47,7 @@ class Predictions:
         scores_bytes: memory that the scores of a metric may take before they are counted in bins.
         owners: the client that holds each sample, where a model is tested on other clients' data; else None.
         domains: the sample's domain, where a metric asks for it; else None.
+        indices: the place of each sample in the tested data [B] int64, where they are known.
     """
 
     logits: Tensor
@@ -53,6 +56,7 @@ class Predictions:
     scores_bytes: int = 64 << 20
     owners: Groups | None = None
     domains: Groups | None = None
+    indices: Tensor | None = None
 
     @functools.cached_property
     def predicted(self) -> Tensor:
@@ -84,7 +88,7 @@ class Metric(ABC):
         may_diverge: whether NaN says that the model diverged; then a mean keeps it.
         pools_models: whether the states of several models may be merged.
         on_request: report details only where the metric is asked for, and not with others that share its state.
-        higher_is_better: which of two values selects a round or a trial.
+        higher_is_better: which of two values selects a round or a trial; None if neither may, as the best is between.
     """
 
     __slots__ = ()
@@ -95,7 +99,7 @@ class Metric(ABC):
     may_diverge: ClassVar[bool] = False
     pools_models: ClassVar[bool] = True
     on_request: ClassVar[bool] = False
-    higher_is_better: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool | None] = True
 
     @classmethod
     @abstractmethod
@@ -155,8 +159,30 @@ def field_names(kind: type[Metric]) -> tuple[str, ...]:
     return tuple([key.name for key in dataclasses.fields(kind)])  # type: ignore[arg-type]
 
 
+class AtLevel(ABCMeta):
+    """The class of metrics with a level in their name, which no module has as attributes; pickle keeps the name."""
+
+    name: str
+
+
+@functools.cache
+def _at_level(kind: AtLevel, level: str) -> type[Metric] | None:
+    """The same metric at another level, "0.9"; None unless it is a share above 0."""
+    if not re.fullmatch(r"0?\.\d+|1(\.0+)?", level) or not float(level):
+        return None
+    members = {"__slots__": (), "name": f"{kind.name.partition('=')[0]}={level}"}
+    return cast(type[Metric], AtLevel(kind.__name__, (kind,), members))
+
+
+def _by_name(name: str) -> type[Metric]:
+    return METRICS.get(name)
+
+
+copyreg.pickle(AtLevel, lambda kind: (_by_name, (kind.name,)))  # type: ignore[arg-type, return-value]
+
+
 class MetricRegistry(Registry[type[Metric]]):
-    """The metrics by name. One that is registered as `NAME=0.95` is known at every other level, as `NAME=0.9`."""
+    """The metrics by name. One that is registered with a level, `NAME=0.95`, is known at every other, as `NAME=0.9`."""
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or self._at_level(name) is not None
@@ -165,13 +191,17 @@ class MetricRegistry(Registry[type[Metric]]):
         """As `Registry.get`, also for other levels of a metric."""
         return self._at_level(name) or super().get(name)
 
+    def why_unknown(self, name: str) -> str:
+        """As `Registry.why_unknown`; says of a is_known metric that its level cannot be one."""
+        stem, _, level = name.partition("=")
+        is_known = any(usual.startswith(f"{stem}=") for usual in self.names())
+        return (f"'{level}' is no share above 0 and up to 1; " if is_known else "") + super().why_unknown(name)
+
     def _at_level(self, name: object) -> type[Metric] | None:
-        stem, _, level = name.partition("=") if isinstance(name, str) else ("", "", "")
-        usual = f"{stem}=0.95"
-        if not level or name == usual or not super().__contains__(usual):
-            return None
-        at_level: type[Metric] | None = super().get(usual).at_level(level)  # type: ignore[attr-defined]
-        return at_level
+        stem, equals, level = name.partition("=") if isinstance(name, str) else ("", "", "")
+        kinds = (kind for usual, kind in self if usual.startswith(f"{stem}=")) if equals else ()
+        kind: Any = next((kind for kind in kinds if isinstance(kind, AtLevel)), None)
+        return None if kind is None else _at_level(kind, level) if kind.name != name else kind
 
 
 METRICS = MetricRegistry("metric", home="fedloom.evaluation.metrics")
@@ -265,10 +295,7 @@ class Scores:
     _of_clients: dict[str, dict[int, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def value(self, name: str) -> float:
-        """A metric as the protocol reports it: the mean over clients, or its value where there is one test.
-
-        NaN where it is not defined, for example for no client.
-        """
+        """A metric as the protocol reports it: the mean over clients, or of the one test; NaN where it is undefined."""
         over = self.metrics[name].over
         if over == "honest samples":
             honest = self._honest()

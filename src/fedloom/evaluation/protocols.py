@@ -8,17 +8,14 @@
 | personal/local | each client's | each client's own test view | unweighted mean over clients |
 | personal/others | each client's | the test views of all other clients | mean over these, then over clients |
 
-`personal/others` is the foreign accuracy. The model of client k has an accuracy on the samples of each other client,
-whose unweighted mean is that of client k; `accuracy_by_sample` has every sample weighing the same. With more than 100
-clients, they are tested on 2,000 of all test samples, drawn once.
+`personal/others` is the foreign accuracy: that of client k's model is the unweighted mean of its accuracies on the
+samples of each other client; `accuracy_by_sample` weighs every sample the same. With more than 100 clients, they are
+tested on 2,000 of all test samples, drawn once. `few-shot` (`evaluation/fewshot.py`) tests features on new classes.
 
-A further one, `few-shot` (`evaluation/fewshot.py`), tests the server's features on classes that may be new.
-
-All N clients are tested, sampled or not, after aggregation; a client without samples in the split is left out of the
-mean, and `clients` says how many were in it. A metric that is not defined for some of them is averaged over the others,
-whose number is `<metric>_clients`. `accuracy_pooled` is the same with every sample weighing the same. Where
-clients misbehave, `accuracy_honest` is the mean over the others, and `attack_success` the share of samples that are
-classified as the attack wants, on the data of the others where clients are tested.
+All N clients are tested, sampled or not, after aggregation. A client without samples in the split is left out of the
+mean, and `clients` says how many were in it; `<metric>_clients` says how many a metric is defined for, where they
+differ. `accuracy_pooled` weighs every sample the same. Where clients misbehave, `accuracy_honest` is the mean over the
+others, and `attack_success` the share of samples, on the data of the others, that are classified as the attack wants.
 """
 
 import math
@@ -38,7 +35,7 @@ from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.evaluation.metric import METRICS, Groups, Metric, MetricStates, Predictions, Scores, details_of_clients
 from fedloom.evaluation.metrics import ALWAYS, Accuracy
-from fedloom.evaluation.metrics.basic import DomainAccuracy, OwnerAccuracy
+from fedloom.evaluation.metrics.basic import DomainAccuracy, OwnerAccuracy, SampleScores
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.predictor import Predictor
 
@@ -75,6 +72,7 @@ class Evaluator:
         also: further predictors of the method to test in the same way, e.g. Fed-CO2's "online" and "offline".
         metrics: names in `METRICS`, in addition to those that are always computed.
         scores_mib: memory for the scores of one model, in MiB; metrics that need more count them in bins.
+        keep_scores: whether tests also have a state with the scores of single samples, for `intervals`.
 
     Raises `ConfigError` if the test set has other classes than were trained, and for tests on others' data where fewer
     than two clients have test samples.
@@ -89,6 +87,7 @@ class Evaluator:
         also: Sequence[str] = (),
         metrics: Sequence[str] = (),
         scores_mib: float = 64,
+        keep_scores: bool = False,
     ) -> None:
         if scenario.test_set.classes != scenario.train_set.classes:
             raise ConfigError(
@@ -113,6 +112,8 @@ class Evaluator:
                 )
         # metrics are counted on the CPU, and each copy makes the host wait for the device
         self.batches_per_copy = 1 if scenario.test_set.y.device.type == "cpu" else _BATCHES_OF_COPY
+        # no metric: it has no value
+        self._kinds = self.metrics | ({SampleScores.key: SampleScores} if keep_scores else {})
         self._by_domain = DomainAccuracy in self.metrics.values()
         tested = [scenario.test_set, *([scenario.train_set] if len(scenario.val.order) else [])]
         if self._by_domain and any(data.domain is None for data in tested):
@@ -147,6 +148,15 @@ class Evaluator:
             return False
         guess = Predictions(torch.zeros(len(labels), self.scenario.num_classes), labels)
         return not math.isnan(self.metrics[metric].new(guess).compute())
+
+    def drawn_again(self, samples: SampleScores, rows: Tensor) -> MetricStates:
+        """The states of tested samples [n], each as often as `rows` [m] name it."""
+        indices, data = samples.indices[rows], self.scenario.test_set
+        owners = Groups(torch.from_numpy(self.scenario.test.owner_of(len(data)))[indices], self.scenario.clients)
+        further = self.targets, self._scores_bytes, owners, self._domains(data, indices)
+        predictions = Predictions(samples.logits[rows], data.y[indices].cpu(), *further)
+        states = MetricStates.new(predictions, self.metrics)
+        return states if self.model_kind == "global" else states.of_one_model()
 
     def slices(self, split: str) -> int:
         """The number of slices in which the server's model is tested; 0 if it is tested on each client's samples."""
@@ -215,8 +225,8 @@ class Evaluator:
         """Metric states of one made-up sample: states from other machines must have their types and shapes."""
         logits, labels = torch.zeros(1, self.scenario.num_classes), torch.zeros(1, dtype=torch.int64)
         owners, domains = Groups(labels, self.scenario.clients), self._domains(self.scenario.test_set, labels)
-        predictions = Predictions(logits, labels, self.targets, self._scores_bytes, owners, domains)
-        states = MetricStates.new(predictions, self.metrics)
+        predictions = Predictions(logits, labels, self.targets, self._scores_bytes, owners, domains, labels)
+        states = MetricStates.new(predictions, self._kinds)
         return (states if self.model_kind == "global" else states.of_one_model()).portable()
 
     def check(self, offered: dict[str, Predictor]) -> None:
@@ -289,8 +299,9 @@ class Evaluator:
                 rows = slice(start, start + self.batch)
                 held = None if owners is None else Groups(owners[first:][rows], self.scenario.clients)
                 origin = None if domains is None else Groups(domains.indices[rows].cpu(), domains.count)
-                predictions = Predictions(logits[rows], labels[rows], self.targets, self._scores_bytes, held, origin)
-                states = MetricStates.merged([states, MetricStates.new(predictions, self.metrics)])
+                further = self._scores_bytes, held, origin, block[rows]
+                predictions = Predictions(logits[rows], labels[rows], self.targets, *further)
+                states = MetricStates.merged([states, MetricStates.new(predictions, self._kinds)])
         return states if self.model_kind == "global" else states.of_one_model()
 
 

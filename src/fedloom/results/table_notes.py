@@ -20,6 +20,7 @@ from fedloom.results.group import (
     selected_accuracies,
     worst,
 )
+from fedloom.results.risk_words import risk_sentences
 
 Units = Literal["percent", "share"]
 _BYTES = {"up": "bytes_up", "down": "bytes_down"}
@@ -169,6 +170,8 @@ def run_notes(groups: Sequence[Group]) -> list[str]:
         notes += [f"{row['label']}: {reason}." for reason in row["stopped"]]
         if again := group.results[0].numbers.get("evaluation"):
             notes.append(f"{row['label']}: tested after training (evaluation {again.get('digest')}), {row['select']}.")
+        seed = f", seed {row['seeds'][0]}" if row["n"] > 1 else ""
+        notes += [f"{row['label']}{seed}: {sentence}" for sentence in risk_sentences(group.results[0].numbers)]
         if row["repeats"]:
             notes.append(f"{row['label']}: {counted(row['repeats'], 'run')} left out, whose seed is already counted.")
     return notes

@@ -1,13 +1,15 @@
 """The tests of a run: which protocols the method offers, and the metric rows of a round and of its tests."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import listed
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, RoundReport, Worker
 from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
+from fedloom.evaluation.intervals import Tested, intervals
+from fedloom.evaluation.metrics.risk import at_threshold, best_threshold
 from fedloom.evaluation.own_metrics import check_own_metrics
 from fedloom.evaluation.protocols import Majority, majority, no_model_error
 from fedloom.methods.contract.contexts import Diagnostic
@@ -72,6 +74,8 @@ class ProtocolTests:
         self.not_offered: dict[str, str] = {}
         self.details: dict[str, dict[str, dict[str, Any]]] = {}
         self.client_details: dict[str, dict[str, Mapping[str, list[int]]]] = {}
+        self._last: dict[tuple[str, str], tuple[Scores, Tested]] = {}  # by protocol and split, where they are needed
+        self._decided: dict[str, Callable[[Scores], dict[str, float]]] = {}  # values at the threshold of a protocol
         kinds = {evaluator.model_kind for evaluator in self.evaluators.values()}
         offered_by_kind = {kind: next(self._predictors(kind, 0))[1] for kind in kinds}
         if len(self.evaluators) > 1:
@@ -79,6 +83,7 @@ class ProtocolTests:
         for evaluator in self.evaluators.values():
             self._check_evaluation(evaluator, offered_by_kind[evaluator.model_kind])
             if isinstance(evaluator, Evaluator):
+                self._check_decision(evaluator)
                 check_own_metrics(config.evaluation.metrics, evaluator.example_states())
 
     @property
@@ -106,12 +111,33 @@ class ProtocolTests:
 
     def rows(self, round_: int) -> list[Row]:
         """Return the rows of the tests after a round, in all protocols and on all splits."""
-        return [
-            row
-            for protocol, evaluator in self.evaluators.items()
-            for split in evaluator.splits
-            for row in self._rows_of_split(round_, protocol, split)
-        ]
+        rows = list[Row]()
+        for protocol, evaluator in self.evaluators.items():
+            rows += [row for split in evaluator.splits for row in self._rows_of_split(round_, protocol, split)]
+            rows += self._decision_rows(round_, protocol)
+        return rows
+
+    def _decision_rows(self, round_: int, protocol: str) -> list[Row]:
+        """Choose the threshold of a global model on the validation samples of a round, and test it."""
+        decision = self.config.evaluation.decision
+        if decision is None or not protocol.startswith("global"):
+            return []
+        label = self.federation.scenario.class_names.index(decision.label)
+        test, val = (self._last[protocol, split][0] for split in ("test", "val"))
+        chosen = best_threshold(val.pooled, label, *decision.rule_parts())
+        self._decided[protocol] = lambda scores: at_threshold(scores.pooled, label, chosen.get("threshold"))
+        rows = [new_row(round_, f"decision_{name}", value, "val", protocol) for name, value in chosen.items()]
+        tested = self._decided[protocol](test)
+        return [*rows, *(new_row(round_, name, value, "test", protocol) for name, value in tested.items())]
+
+    def intervals(self, protocol: str) -> dict[str, Any]:
+        """Return the intervals of the last test under the key "intervals"; empty where none were asked for."""
+        evaluator, settings = self.evaluators[protocol], self.config.evaluation.intervals
+        if settings is None or not isinstance(evaluator, Evaluator):
+            return {}
+        rng, decided = self.federation.tasks[0].streams.numpy("intervals"), self._decided.get(protocol, lambda _: {})
+        tested, keys = self._last[protocol, "test"][1], settings.model_dump()
+        return {"intervals": intervals(evaluator, tested, decided, rng, **keys)}
 
     def own_metrics(self, protocol: str) -> tuple[str, ...]:
         """Name the metrics that only this protocol computes."""
@@ -175,6 +201,22 @@ class ProtocolTests:
         if config.early_stopping is not None and method.closing() is not None:
             raise ConfigError(f"early_stopping: {config.method} trains once more after its last round; leave it out")
 
+    def _check_decision(self, evaluator: Evaluator) -> None:
+        """Raise `ConfigError` for an unknown class, and without validation samples of both kinds."""
+        decision, scenario = self.config.evaluation.decision, self.federation.scenario
+        if decision is None or evaluator.model_kind != "global":
+            return
+        if decision.label not in scenario.class_names:
+            why = suggest_name(decision.label, scenario.class_names)
+            raise ConfigError(f"evaluation.decision.class = {short_repr(decision.label)}: {why}")
+        labels = scenario.train_set.y.cpu().numpy()[scenario.val.order]
+        positives = int((labels == scenario.class_names.index(decision.label)).sum())
+        if "val" not in evaluator.splits or (not scenario.remote and positives in (0, len(labels))):
+            raise ConfigError(
+                f"evaluation.decision: {positives:,} of {len(labels):,} validation samples are of class "
+                f"{decision.label}; a threshold needs samples of both kinds: raise {self.config.scenario.val_key}"
+            )
+
     def _leave_out_not_offered(self, offered_by_kind: Mapping[str, Mapping[str, Predictor]]) -> None:
         """Leave out protocols whose model the method lacks, and predictors that another protocol tests."""
         method, also = self.federation.method.name(), self.config.evaluation.also
@@ -213,6 +255,8 @@ class ProtocolTests:
         for result in federation.engine.test(tests):
             tested[result.client], adapted = result.tested, adapted + result.samples
         scores = evaluator.scores(split, tested)
+        if self.config.evaluation.decision is not None or self.config.evaluation.intervals is not None:
+            self._last[protocol, split] = scores, tested
         if split == "test":
             self.details[protocol] = scores.details()
             self.client_details[protocol] = {str(client): of for client, of in scores.client_details.items()}

@@ -75,6 +75,10 @@ def evaluate_run(
     served = newcomers not in (None, False)
     changes = newcomers if served and newcomers is not True else {}
     values["newcomers"] = {**values["newcomers"], **changes} if isinstance(changes, Mapping) else changes
+    new_data = data is not None and scenario is None  # without validation samples
+    if new_data or not any(name.startswith("global") for name in names):
+        values["decision"] = None
+    values["intervals"] = None if names == ["few-shot"] else values["intervals"]
     values["also"] = values["also"] if by is None else ()  # values by group are those of main predictors
     try:
         evaluation = EvaluationConfig(**{key: value for key, value in values.items() if value != ()})

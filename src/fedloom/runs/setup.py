@@ -90,9 +90,11 @@ class Setup:
             shape = evaluation.episode_shape()
             few_shot = FewShotEvaluator(worker.loaded_nets[0], on_device, shape, self.streams, batch=PASS_BATCH)
             return {evaluation.protocol: few_shot}
-        also, metrics, mib = evaluation.also, evaluation.metrics, evaluation.scores_mib
+        scored = ("auroc",) if evaluation.decision else ()  # its states hold the scores of thresholds
+        settings: dict[str, Any] = {"also": evaluation.also, "metrics": (*evaluation.metrics, *scored)}
+        settings |= {"scores_mib": evaluation.scores_mib, "keep_scores": evaluation.intervals is not None}
         worker.evaluators = {
-            protocol: Evaluator(on_device, protocol, batch=PASS_BATCH, also=also, metrics=metrics, scores_mib=mib)
+            protocol: Evaluator(on_device, protocol, batch=PASS_BATCH, **settings)
             for protocol in evaluation.tested_protocols
         }
         return worker.evaluators

@@ -11,10 +11,12 @@ from fedloom.engine.device import device_name
 from fedloom.engine.flops import flops_of
 from fedloom.evaluation import METRICS
 from fedloom.evaluation.metrics import SHOWN
+from fedloom.evaluation.metrics.risk import DECISION
 from fedloom.evaluation.protocols import Majority, majority
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.nets.user_model import error_line
 from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.export.modules import decision_at
 from fedloom.runs.protocol_tests import ProtocolTests
 from fedloom.runs.storage import log
 from fedloom.runs.storage.data_record import peak_memory_mb
@@ -62,12 +64,15 @@ def scores_of(config: RunConfig, federation: Federation, rows: Sequence[Row], te
             "metrics": _metrics(config, of_protocol(rows, protocol), tests.own_metrics(protocol))
             | _baselines(baseline),
             "details": tests.details.get(protocol, {}),
+            **tests.intervals(protocol),
             **_attack(config, federation, of_protocol(rows, protocol)),
         }
         for protocol, baseline in tests.baselines().items()
     }
+    chosen = decision_at(rows, config) if config.evaluation.decision else None
+    decision = {"decision": chosen and chosen.model_dump()} if config.evaluation.decision else {}
     several = {"protocols": by_protocol, "not_offered": tests.not_offered} if config.evaluation.protocols else {}
-    return {"protocol": tests.main, **by_protocol[tests.main], **several, **_directions(config)}
+    return {"protocol": tests.main, **by_protocol[tests.main], **several, **decision, **_directions(config)}
 
 
 def degenerate(rows: Sequence[Row], diagnostics: Mapping[str, Diagnostic]) -> list[str]:
@@ -92,7 +97,8 @@ def _metrics(config: RunConfig, rows: Sequence[Row], own_metrics: Sequence[str])
     """The metrics that are always shown, those of the protocol, and those that the config asks for, at the selected
     round; None where one is not defined. Few-shot evaluation measures none of them."""
     evaluation = config.evaluation
-    names = () if evaluation.protocol == "few-shot" else dict.fromkeys((*SHOWN, *own_metrics, *evaluation.metrics))
+    shown = (*SHOWN, *own_metrics, *evaluation.metrics, *(DECISION if evaluation.decision else ()))
+    names = () if evaluation.protocol == "few-shot" else dict.fromkeys(shown)
     rule = evaluation.select, evaluation.last_k, evaluation.criterion()
     values = {name: value_at_selected_round(rows, name, *rule) for name in names}
     return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
@@ -101,7 +107,8 @@ def _metrics(config: RunConfig, rows: Sequence[Row], own_metrics: Sequence[str])
 def _directions(config: RunConfig) -> dict[str, dict[str, bool]]:
     """Return whether higher is better for each metric from a plug-in, which readers of the folder may not have."""
     names = dict.fromkeys((*config.evaluation.metrics, config.evaluation.select_by))
-    others = {name: METRICS.get(name).higher_is_better for name in names if higher_is_better(name) is None}
+    directions = {name: METRICS.get(name).higher_is_better for name in names if higher_is_better(name) is None}
+    others = {name: higher for name, higher in directions.items() if higher is not None}
     return {"higher_is_better": others} if others else {}
 
 

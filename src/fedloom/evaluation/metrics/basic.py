@@ -173,5 +173,29 @@ class DomainAccuracy(ByGroup):
         return cls.of(predictions, predictions.domains)
 
     def details(self) -> Mapping[str, Any]:
-        """The accuracy in each domain, in the source's order."""
         return {"by_domain": self.accuracies().tolist(), "samples": self.samples.tolist()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleScores(Metric):
+    """The class scores of single samples [n, C], and their places in the data [n]. They never leave a node."""
+
+    logits: Tensor
+    indices: Tensor
+    key: ClassVar[str] = "sample_scores"
+
+    @classmethod
+    def new(cls, predictions: Predictions) -> Self:
+        assert predictions.indices is not None, "the evaluator names the samples"
+        return cls(predictions.logits.cpu(), predictions.indices.cpu())
+
+    def merge(self, further: Self) -> Self:
+        return type(self)(torch.cat([self.logits, further.logits]), torch.cat([self.indices, further.indices]))
+
+    def compute(self) -> float:
+        return math.nan
+
+    def reduced(self) -> Self:
+        return type(self)(self.logits[:0], self.indices[:0])
+
+    portable = reduced

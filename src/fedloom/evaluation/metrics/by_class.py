@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedloom.evaluation.metric import METRICS, Metric, Predictions
+from fedloom.evaluation.metric import METRICS, AtLevel, Metric, Predictions
 
 # The classes that a mean is over, in the words of `details`.
 _TESTED = "classes with tested samples"
@@ -59,7 +59,6 @@ class ClassCounts(Metric):
         return type(self)(_no_matrix(), self.vectors())
 
     def client_details(self) -> Mapping[str, list[int]]:
-        """The pairs of classes that occur, one after another: true class, predicted class, samples."""
         pairs = self.confusion.nonzero()
         samples = self.confusion[pairs[:, 0], pairs[:, 1]]
         return {"confusion": torch.column_stack([pairs, samples]).flatten().tolist()} if len(pairs) else {}
@@ -105,7 +104,6 @@ class ClassCounts(Metric):
         return float(self.in_mean().mean())
 
     def details(self) -> Mapping[str, Any]:
-        """Values by class, and over which classes and how many their mean is."""
         return {"by_class": plain(self.by_class()), "set": self.class_set, "classes": len(self.in_mean())}
 
 
@@ -123,7 +121,6 @@ class BalancedAccuracy(ClassCounts):
     __slots__ = ()
 
     def details(self) -> Mapping[str, Any]:
-        """The value of an equal guess among the classes that the samples have, and the confusion matrix."""
         classes = int((self.vectors()[0] > 0).sum())
         chance = {"chance": 1 / classes} if classes else {}
         return chance | ({"confusion": self.confusion.tolist()} if len(self.confusion) else {})
@@ -185,6 +182,20 @@ class NegativePredictiveValue(ClassCounts):
         true, predicted, correct = self.vectors().double()
         rejected = true.sum() - predicted
         return torch.div(rejected - (true - correct), rejected)
+
+
+@METRICS.register("ppv@prevalence=0.1")
+class PpvAtPrevalence(PositivePredictiveValue, metaclass=AtLevel):
+    """PPV by class where the share in the name of all samples were of the class, from recall and specificity."""
+
+    __slots__ = ()
+    name: ClassVar[str] = "ppv@prevalence=0.1"
+
+    def by_class(self) -> Tensor:
+        true, predicted, correct = self.vectors().double()
+        share = float(self.name.partition("=")[2])
+        found, alarms = share * correct / true, (1 - share) * (predicted - correct) / (true.sum() - true)
+        return torch.div(found, found + alarms)
 
 
 @METRICS.register("precision")

@@ -28,7 +28,7 @@ class OfConfidence(Metric):
     detailed: ClassVar[bool] = False
     needs_scores: ClassVar[bool] = True
     may_diverge: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool] = False
+    higher_is_better: ClassVar[bool | None] = False
 
 
 @METRICS.register("ece")
@@ -57,7 +57,6 @@ class CalibrationError(OfConfidence):
         return float((confidence - correct).abs().sum() / samples.sum())
 
     def details(self) -> Mapping[str, Any]:
-        """Samples, mean confidence and share of correct predictions of each bin: the calibration curve."""
         samples, confidence, correct = self.sums.unbind(1)
         used = samples > 0
         rows = torch.stack([samples, confidence / samples, correct / samples], 1)
@@ -136,7 +135,7 @@ class Brier(MeanOverSamples):
     __slots__ = ()
     needs_scores: ClassVar[bool] = True
     may_diverge: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool] = False
+    higher_is_better: ClassVar[bool | None] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:

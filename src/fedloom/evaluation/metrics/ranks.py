@@ -4,23 +4,20 @@ They rank samples by the log odds of a class, because float32 probabilities of a
 A class needs samples of both kinds, or it is left out of the means. scikit-learn agrees with all values.
 """
 
-import copyreg
-import functools
 import math
-import re
-from abc import ABCMeta
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from fedloom.evaluation.metric import METRICS, Metric, Predictions
+from fedloom.evaluation.metric import METRICS, AtLevel, Metric, Predictions
 from fedloom.evaluation.metrics.by_class import mean_of_defined, plain, weighted_mean
 
 BINS = 4096
 _LARGEST_ASINH = 12.0  # bins cover log odds up to sinh(12), some 80,000; the outer bins have those beyond
+_LARGEST_SCORE = 1e15  # of a threshold
 _PORTABLE_COUNTS = 1 << 16  # bins of all classes together that leave a node
 
 
@@ -91,14 +88,29 @@ class ClassScores(Metric):
         """The same as `by_class`, computed where it is not."""
         if self.by_class.shape[1]:
             return self.by_class
+        binned, classes = bool(self.bins.shape[2]), range(self.bins.shape[1])
+        return torch.stack([self._column(*self.counts(label)[1:], binned) for label in classes], 1)
+
+    def counts(self, label: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Distinct scores of a class [T] float64, rising, or the middle of each bin, and the samples of the class and
+        of all others that have them [T] int64."""
         if self.bins.shape[2]:
-            return torch.stack([self._column(of_class, others, True) for of_class, others in self.bins.unbind(1)], 1)
-        columns = []
-        for label, scores in enumerate(self.scores.unbind(1)):
-            distinct, index = torch.unique(scores, return_inverse=True)
-            of_class = index[self.labels == label].bincount(minlength=len(distinct))
-            columns.append(self._column(of_class, index.bincount(minlength=len(distinct)) - of_class, False))
-        return torch.stack(columns, 1)
+            return _scores_of_bins(torch.arange(self.bins.shape[2]) + 0.5, self.bins.shape[2]), *self.bins[:, label]
+        distinct, index = torch.unique(self.scores[:, label], return_inverse=True)
+        of_class = index[self.labels == label].bincount(minlength=len(distinct))
+        return distinct, of_class, index.bincount(minlength=len(distinct)) - of_class
+
+    def cuts(self, label: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Thresholds on the score of a class, rising [T + 1]: between neighbours and 1 beyond both ends, or the edges
+        of the bins; and the samples of the class and of all others at or above each [T + 1] float64."""
+        scores, of_class, others = self.counts(label)
+        if self.bins.shape[2]:
+            thresholds = _scores_of_bins(torch.arange(len(scores) + 1), len(scores))
+        else:
+            scores = scores.clamp(-_LARGEST_SCORE, _LARGEST_SCORE)  # 1 more is another number, and JSON has it
+            thresholds = torch.cat([scores[:1] - 1, (scores[1:] + scores[:-1]) / 2, scores[-1:] + 1])
+        hits, alarms = (torch.cat([n.double().flip(0).cumsum(0).flip(0), torch.zeros(1)]) for n in (of_class, others))
+        return thresholds, hits, alarms
 
     def reduced(self) -> Self:
         return self._without_scores(self.bins[..., :0], self.values())
@@ -128,7 +140,6 @@ class ClassScores(Metric):
         return mean_of_defined(self.of_metric()[0])
 
     def details(self) -> Mapping[str, Any]:
-        """Values by class, the mean weighted by samples, the classes in the mean, and the bound, if binned."""
         values, bounds = self.of_metric()
         details, bound = _details(values, self.values()[3]), bounds[~bounds.isnan()]
         if len(bound):
@@ -186,25 +197,11 @@ class AveragePrecision(ClassScores):
         return self.values()[[1, 2]]
 
     def details(self) -> Mapping[str, Any]:
-        """As for AUROC, without a bound: none is known."""
         details = dict(super().details())
         return details | {"note": "binned"} if details.pop("bound", None) else details
 
 
-class _AtLevel(ABCMeta):
-    """The class of metrics with a level in their name, which no module has as attributes; pickle keeps the name."""
-
-    name: str
-
-
-def _by_name(name: str) -> type[Metric]:
-    return METRICS.get(name)
-
-
-copyreg.pickle(_AtLevel, lambda kind: (_by_name, (kind.name,)))  # type: ignore[arg-type, return-value]
-
-
-class OperatingPoint(ClassScores, metaclass=_AtLevel):
+class OperatingPoint(ClassScores, metaclass=AtLevel):
     """The highest value of one share where another is at least the level in the name, by class, and their mean.
 
     A sample is positive if its score reaches a threshold. The threshold is the best one for the tested samples, chosen
@@ -214,15 +211,6 @@ class OperatingPoint(ClassScores, metaclass=_AtLevel):
     __slots__ = ()
     name: ClassVar[str]
 
-    @classmethod
-    @functools.cache
-    def at_level(cls, level: str) -> type[Metric] | None:
-        """The same metric at another level, "0.9"; None unless it is a share above 0."""
-        if not re.fullmatch(r"0?\.\d+|1(\.0+)?", level) or not float(level):
-            return None
-        members = {"__slots__": (), "name": f"{cls.name.partition('=')[0]}={level}"}
-        return cast(type[Metric], _AtLevel(cls.__name__, (cls,), members))
-
     def of_metric(self) -> Tensor:
         points = self.points.split()
         if self.name not in points:  # the state is that of others
@@ -231,7 +219,6 @@ class OperatingPoint(ClassScores, metaclass=_AtLevel):
         return self.values()[first : first + 2]
 
     def details(self) -> Mapping[str, Any]:
-        """As for AUROC; empty where the level was not asked for."""
         return super().details() if self.name in self.points.split() else {}
 
 
@@ -324,6 +311,11 @@ def _details(values: Tensor, samples: Tensor) -> dict[str, Any]:
 
 def _undefined(points: str, classes: int = 0) -> Tensor:
     return torch.full((4 + 2 * len(points.split()), classes), math.nan, dtype=torch.float64)
+
+
+def _scores_of_bins(places: Tensor, bins: int) -> Tensor:
+    """The log odds at places 0 to `bins` on the scale of the bins."""
+    return (places.double() * (2 * _LARGEST_ASINH / bins) - _LARGEST_ASINH).sinh()
 
 
 def _coarser(bins: Tensor, count: int) -> Tensor:

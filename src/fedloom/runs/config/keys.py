@@ -101,9 +101,10 @@ def fields_at(model: Any, path: Sequence[str]) -> Mapping[str, Any]:
 
 
 def fields_of(kind: Any) -> Mapping[str, Any]:
-    """Return the fields of a pydantic model or dataclass by name; none for anything else."""
+    """Return the fields of a pydantic model or dataclass by the name in a config; none for anything else."""
     fields = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-    return fields or getattr(kind, "__pydantic_fields__", None) or {}
+    fields = fields or getattr(kind, "__pydantic_fields__", None) or {}
+    return {field.alias or name: field for name, field in fields.items()}
 
 
 def check_options(model: str, options: Mapping[str, Any]) -> None:

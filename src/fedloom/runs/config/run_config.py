@@ -49,7 +49,7 @@ _LATER_KEYS = {
     "optimizer": ("betas", "eps", "decay"),
     "": ("early_stopping", "drift", "flower", "share"),
     "checkpoint": ("keep_clients", "keep_clients_mib"),
-    "evaluation": ("metrics", "protocols", "scores_mib", "select_by"),
+    "evaluation": ("metrics", "protocols", "scores_mib", "select_by", "decision", "intervals"),
 }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import Criterion
@@ -24,6 +25,16 @@ def _refuse_repeated(key: str, values: Sequence[Any]) -> None:
     repeated = next((value for k, value in enumerate(values) if value in values[:k]), None)
     if repeated is not None:
         raise ConfigError(f"{key} = {short_repr(repeated)} stands twice in its list; name each once")
+
+
+def _metric_name(metric: Any) -> str:
+    """The name of a metric: `{ppv: {prevalence: 0.02}}` is `ppv@prevalence=0.02`; what is no name is registered."""
+    inner = next(iter(metric.values())) if isinstance(metric, Mapping) and len(metric) == 1 else None
+    if isinstance(inner, Mapping) and len(inner) == 1:
+        ((key, level),) = inner.items()
+        level = f"{Decimal(repr(level)):f}" if isinstance(level, float) else level  # no exponent
+        return f"{next(iter(metric))}@{key}={level}"
+    return metric if isinstance(metric, str) else register_metric(metric)
 
 
 class NewcomersConfig(Section):
@@ -61,6 +72,51 @@ class NewcomersConfig(Section):
         return 1 + len(self.shots) * (len(self.tunes) + 1)
 
 
+class DecisionConfig(Section):
+    """A threshold on the log odds of a class, chosen on all validation samples together by the model that is tested."""
+
+    label: str = Field(alias="class", description="Class that samples are taken for from the threshold on.")
+    rule: Literal["youden"] | dict[Literal["specificity", "sensitivity", "net_benefit", "cost"], float] = Field(
+        description="Choice of the threshold. `{specificity: 0.95}` takes the highest sensitivity at a specificity of "
+        "at least 0.95, `{sensitivity: 0.95}` the highest specificity. `youden` takes the highest sum of both, "
+        "`{net_benefit: 0.1}` the highest net benefit at a threshold probability of 0.1. `{cost: 10}` takes the lowest "
+        "cost where a missed sample costs 10 false alarms. Of equal thresholds, the highest is taken.",
+    )
+
+    @field_validator("label", "rule", mode="before")
+    @classmethod
+    def _possible(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.field_name == "label":
+            return str(value) if type(value) is int else value
+        ((name, amount),) = value.items() if isinstance(value, Mapping) and len(value) == 1 else (("", 0),)
+        most = {"specificity": 1.0, "sensitivity": 1.0, "net_benefit": 1 - 1e-9, "cost": 1e9}.get(name, 0.0)
+        if value == "youden" or (type(amount) in (int, float) and 0 < amount <= most):
+            return value
+        raise ConfigError(
+            f"evaluation.decision.rule = {short_repr(value)}: need youden, {{specificity: 0.95}} or {{sensitivity: "
+            "0.95} (a share), {net_benefit: 0.1} (a probability), or {cost: 10} (of a missed sample in false alarms)"
+        )
+
+    @model_serializer
+    def _plain(self) -> dict[str, Any]:
+        return {"class": self.label, "rule": self.rule}
+
+    def rule_parts(self) -> tuple[str, float]:
+        """Return the name of the rule and its number, 0 if it has none."""
+        return next(iter(self.rule.items())) if isinstance(self.rule, dict) else (self.rule, 0.0)
+
+
+class IntervalsConfig(Section):
+    """Confidence intervals of the metrics of the last test, by a bootstrap of groups."""
+
+    by: Literal["group", "row"] = Field(
+        "group",
+        description="Units that are drawn within each client; rows also where the data have no groups.",
+    )
+    level: float = Field(0.95, gt=0, lt=1, description="Coverage of the intervals.")
+    draws: int = Field(2000, ge=100, lt=1_000_000, description="Number of bootstrap samples.")
+
+
 class EvaluationConfig(Section):
     """Tests: the protocol, their rounds, and the round whose accuracy counts."""
 
@@ -70,8 +126,7 @@ class EvaluationConfig(Section):
         "global/global",
         description="Model that is tested and the data that it is tested on, as model/data. `global` is the "
         "server's model or the whole test set, `personal` and `local` are each client's own, and `others` are the test "
-        "samples of all other clients. `few-shot` tests the "
-        "server's features on new classes.",
+        "samples of all other clients. `few-shot` tests the server's features on new classes.",
     )
     protocols: tuple[str, ...] = Field(
         (),
@@ -102,10 +157,11 @@ class EvaluationConfig(Section):
     metrics: tuple[str, ...] = Field(
         (),
         description="Names of further metrics: average_precision, auroc, adaptive_ece, brier, nll, precision, recall, "
-        "specificity, ppv, npv, mcc, weighted_f1, domain_accuracy, means over all classes (recall_all, "
-        "precision_all, macro_f1_all), sensitivity@specificity=0.95 and specificity@sensitivity=0.95 at any level, "
-        "and those of plug-ins; in Python also functions. Accuracy, loss, balanced_accuracy, "
-        "macro_f1, ece and the success of an attack are always recorded, also by an empty list.",
+        "specificity, ppv, npv, mcc, weighted_f1, domain_accuracy, calibration_slope, calibration_intercept, "
+        "calibration_in_the_large, ppv@prevalence=0.1 at any share, means over all classes "
+        "(recall_all, precision_all, macro_f1_all), sensitivity@specificity=0.95 and specificity@sensitivity=0.95 at "
+        "any level, and those of plug-ins; in Python also functions. Accuracy, loss, balanced_accuracy, macro_f1, ece "
+        "and the success of an attack are always recorded, also by an empty list.",
         examples=[["auroc", "sensitivity@specificity=0.9"]],
     )
     scores_mib: float = Field(
@@ -115,6 +171,14 @@ class EvaluationConfig(Section):
         description="Memory in MiB that the scores of one model, 8 bytes each, may take for metrics that need them all "
         "(auroc, average_precision, sensitivity@specificity, adaptive_ece). With more scores they are "
         "counted in 4,096 bins, and the bound of the error is reported.",
+    )
+    decision: DecisionConfig | None = Field(
+        None,
+        description="Section of the threshold, chosen on validation data, from which on samples are taken for a class.",
+        examples=[{"class": "ill", "rule": {"specificity": 0.95}}],
+    )
+    intervals: IntervalsConfig | None = Field(
+        None, description="Section of the confidence intervals of the last test; null makes none.", examples=[{}]
     )
     newcomers: NewcomersConfig = Field(
         NewcomersConfig(),
@@ -134,7 +198,7 @@ class EvaluationConfig(Section):
     def _metrics_by_name(cls, value: Any) -> Any:
         """Register functions and classes from Python, whose names stand for them in the config."""
         names = value if isinstance(value, list | tuple) else ()
-        return [name if isinstance(name, str) else register_metric(name) for name in names] if names else value
+        return [_metric_name(name) for name in names] if names else value
 
     @model_validator(mode="before")
     @classmethod
@@ -171,6 +235,7 @@ class EvaluationConfig(Section):
         for key in ("metrics", "also"):
             _refuse_repeated(f"evaluation.{key}", getattr(self, key))
         few_shot, metrics, by = self.protocol == "few-shot", list(self.metrics), f"select_by = {self.select_by!r}"
+        directed = METRICS.get(self.select_by).higher_is_better is not None
         why_no_val = (
             "few-shot tests one set of classes and has no validation split; use last, or tune on a source's validation "
             "classes (fc100: scenario.novel=val)"
@@ -183,6 +248,10 @@ class EvaluationConfig(Section):
             and self.select_by not in ("accuracy", "loss"),
             f"{by}: needs to know the attack, as no defence does; take accuracy": self.select_by == "attack_success",
             f"also = {list(self.also)}: few-shot tests the server's features alone": few_shot and self.also,
+            f"{by}: its best value is neither the highest nor the lowest; take another metric": not directed,
+            "decision: a threshold needs the scores of one model; test global/global or global/local": self.decision
+            and not any(protocol.startswith("global") for protocol in self.tested_protocols),
+            "intervals: few-shot has an interval over episodes; leave them out": few_shot and self.intervals,
             f"select = 'best_val': {why_no_val}": few_shot and self.select == "best_val",
         }
         for why, applies in refusals.items():

@@ -18,6 +18,7 @@ from fedloom.core.files import expand_home
 from fedloom.core.text import value_text
 from fedloom.evaluation import METRICS, Metric, MetricStates, Predictions
 from fedloom.evaluation.metric import finite
+from fedloom.evaluation.metrics.risk import at_threshold
 from fedloom.evaluation.own_metrics import PerSample, register_metric
 from fedloom.nets.user_model import ModelSource, error_line
 from fedloom.runs.export.modules import OwnModel
@@ -37,8 +38,8 @@ class Evaluation:
     """The test of one model on new data.
 
     metrics: values by name, None where one is not defined; `majority` is the accuracy of always predicting the most
-    frequent class of these data. details: further values of the metrics: lists by class, the confusion matrix, bounds,
-    notes.
+    frequent class of these data, `decision_sensitivity` and the like are values at the model's threshold. details:
+    further values of the metrics: lists by class, the confusion matrix, bounds, notes.
     """
 
     model: str
@@ -92,7 +93,7 @@ def evaluate(
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise ConfigError(f"metrics = {short_repr(metrics)}: need a list of names; leave it out for all metrics")
     asked = dict.fromkeys(metric if isinstance(metric, str) else register_metric(metric) for metric in metrics)
-    names = [*asked] or [name for name in METRICS.names() if name not in _NOT_OF_NEW_DATA]
+    names = [*asked] or [name for name in METRICS.names() if name not in _NOT_OF_NEW_DATA and "@prevalence" not in name]
     for name in names:
         if name in _NOT_OF_NEW_DATA:
             raise ConfigError(f"metric {name}: {_NOT_OF_NEW_DATA[name]}; leave it out")
@@ -111,6 +112,10 @@ def evaluate(
     states = MetricStates.new(Predictions(logits, y), counted)
     numbers = {name: states.value(name) for name in names}
     values: dict[str, float | None] = {name: None if math.isnan(v) else v for name, v in numbers.items()}
+    if (decision := trained.metadata.decision) is not None:
+        positive = trained.metadata.classes.index(decision.label)
+        scores = MetricStates.new(Predictions(logits, y), {"auroc": METRICS.get("auroc")})
+        values |= at_threshold(scores, positive, decision.threshold)
     values["majority"] = int(torch.bincount(y).max()) / len(y)
     details = {name: finite(dict(states.details(name))) for name in counted if states.details(name)}
     return Evaluation(trained.title, len(y), trained.metadata.classes, values, details)

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
@@ -30,7 +30,7 @@ from fedloom.nets.predictor import PredictionModule, load_tree, restore_head_bia
 from fedloom.nets.user_model import ModelSource, UserModel
 from fedloom.runs.config.model_key import UserModelConfig
 from fedloom.runs.config.run_config import RunConfig, parse
-from fedloom.runs.storage.log import At
+from fedloom.runs.storage.log import At, Row, selected_rounds
 
 ExportFormat = Literal["safetensors", "onnx", "torch-export"]
 SUFFIX = ".safetensors"
@@ -102,10 +102,39 @@ class Graph(_Part):
     difference: float
 
 
+class Decision(_Part):
+    """A threshold on the log odds of the class `label`, for which samples are taken from it on.
+
+    positives, negatives: validation samples of the class and of all others, by which `rule` chose it after the `round`.
+    """
+
+    label: str
+    threshold: float
+    rule: str | dict[str, float]
+    positives: int
+    negatives: int
+    round: int
+
+
+def decision_at(rows: Sequence[Row], config: RunConfig, round_: int | None = None) -> Decision | None:
+    """Return the threshold in the `rows` of a run with this `config` after `round_` (None: the selected round)."""
+    evaluation, values = config.evaluation, dict[str, float]()
+    if evaluation.decision is None:
+        return None
+    rule = evaluation.select if evaluation.select == "best_val" else "last"
+    round_ = selected_rounds(rows, rule, 1, evaluation.criterion())[0] if round_ is None else round_
+    for row in rows:  # the first protocol that has one counts
+        if row["round"] == round_ and row["split"] == "val" and row["name"].startswith("decision_"):
+            values.setdefault(row["name"].removeprefix("decision_"), row["value"])
+    chosen = {"label": evaluation.decision.label, "rule": evaluation.decision.rule, "round": round_, **values}
+    return Decision.model_validate(chosen) if values else None
+
+
 class ExportMetadata(_Part):
     """All that is needed to use an exported model.
 
     weights, sha256: name and hash of the file with the weights. graph: of formats that hold the computation too.
+    decision: of a global model, the threshold at which samples are taken for a class.
     """
 
     fedloom: str = __version__
@@ -115,8 +144,14 @@ class ExportMetadata(_Part):
     training: Training
     format: ExportFormat = "safetensors"
     graph: Graph | None = None
+    decision: Decision | None = None
     weights: str = ""
     sha256: str = ""
+
+    def with_decision(self, rows: Sequence[Row], config: RunConfig) -> Self:
+        """Return these metadata with the threshold of a global model that its run chose in its round."""
+        decision = decision_at(rows, config, self.training.round) if self.training.client is None else None
+        return self.model_copy(update={"decision": decision})
 
 
 def format_of(path: Path) -> ExportFormat:

@@ -1,6 +1,6 @@
 """Open a run at one of its checkpoints, to take its models."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from fedloom.runs.export.modules import Architecture, ExportMetadata, Input, Tra
 from fedloom.runs.setup import Setup
 from fedloom.runs.storage.checkpoint import Checkpoint, misfit_error
 from fedloom.runs.storage.data_record import KEY, data_record_of, refuse_changed
-from fedloom.runs.storage.log import At
+from fedloom.runs.storage.log import At, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,12 @@ class Memory:
 
 
 class RunAtCheckpoint:
-    """A run at one of its checkpoints. `described`: the contents of scenario.json."""
+    """A run at one of its checkpoints. `described`: the contents of scenario.json. `rows`: those with its threshold."""
 
-    def __init__(self, memory: Memory, checkpoint: Checkpoint, described: Mapping[str, Any]) -> None:
-        self.memory, self.config, self.checkpoint = memory, memory.config, checkpoint
+    def __init__(
+        self, memory: Memory, checkpoint: Checkpoint, described: Mapping[str, Any], rows: Sequence[Row] = ()
+    ) -> None:
+        self.memory, self.config, self.checkpoint, self.rows = memory, memory.config, checkpoint, rows
         try:
             source, _ = self.config.scenario.parts()
             self.input = Input(**{**described["input"], "reading": source.reading_keys()})
@@ -103,6 +105,7 @@ class RunAtCheckpoint:
             model=blueprint.model, options=dict(blueprint.options), given=blueprint.factory is not None, forward=forward
         )
         metadata = ExportMetadata(architecture=architecture, classes=self.classes, input=self.input, training=training)
+        metadata = metadata.with_decision(self.rows, self.config)
         return module, metadata, blueprint.factory.source if isinstance(blueprint.factory, UserModel) else None
 
     def _predictor(self, client: int | None) -> Predictor:

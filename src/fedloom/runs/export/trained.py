@@ -19,6 +19,7 @@ from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
 from fedloom.engine import PASS_BATCH
 from fedloom.evaluation import METRICS
+from fedloom.evaluation.metrics.ranks import log_odds
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.phases import Predictor, Train
 from fedloom.nets.loaded_net import group_of
@@ -61,10 +62,6 @@ class Trained:
         owner = "the global model" if training.client is None else f"the model of client {training.client}"
         return f"{owner} of {training.method} after round {training.round} of {training.rounds}"
 
-    def probabilities(self, x: Tensor) -> Tensor:
-        """Return softmax of the class scores [n, C] float32 of samples as stored [n, *metadata.input.shape]."""
-        return self.scores(x).softmax(1)
-
     def scores(self, x: Tensor) -> Tensor:
         """Return the class scores [n, C] of samples as stored [n, *metadata.input.shape]."""
         moments = self.metadata.input.mean, self.metadata.input.std
@@ -73,6 +70,15 @@ class Trained:
         with torch.inference_mode():
             parts = torch.split(torch.arange(len(x)), PASS_BATCH)
             return torch.cat([self.module(data.gather(part)) for part in parts])
+
+    def decisions(self, scores: Tensor) -> list[bool]:
+        """Return whether samples with class scores [n, C] are taken for the class of `metadata.decision`; empty
+        without one."""
+        if (decision := self.metadata.decision) is None:
+            return []
+        log_odds_of_class = log_odds(scores.double())[:, self.metadata.classes.index(decision.label)]
+        taken: list[bool] = (log_odds_of_class >= decision.threshold).tolist()
+        return taken
 
     def save(self, path: Path | str) -> Path:
         """Write the model to `path` and its metadata to a .json of the same name, and return the latter's path.
@@ -173,7 +179,8 @@ def read(
     memory = Memory(config_of(resolved, model), scenario)
     checkpoint = _in_folder(memory.config, folder, at, note)
     with reproducible_settings():
-        return Trained(*RunAtCheckpoint(memory, checkpoint, folder.read_scenario()).model(client, at))
+        rows = folder.log.rows() if memory.config.evaluation.decision else ()
+        return Trained(*RunAtCheckpoint(memory, checkpoint, folder.read_scenario(), rows).model(client, at))
 
 
 def of_result(result: RunData, client: int | None = None, at: At = "last") -> Trained:
@@ -196,7 +203,7 @@ def open_result(result: RunData, at: At) -> RunAtCheckpoint:
         if checkpoint is None:
             advice = "evaluation.select=best_val" if at == "best_val" else "a folder (out=...)"
             raise ConfigError(f"at = {at!r}: this run kept no weights of that round; give it {advice}")
-    return RunAtCheckpoint(memory, checkpoint, result.scenario)
+    return RunAtCheckpoint(memory, checkpoint, result.scenario, result.rows)
 
 
 # -- which round -------------------------------------------------------------------------------------------------------

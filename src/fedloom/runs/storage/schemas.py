@@ -4,7 +4,7 @@ Run folders are shared, and a checksum does not show that a value was changed on
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
 
@@ -50,6 +50,24 @@ class _Attack(_Plain):
     honest_accuracy: Share | None
 
 
+class _Decision(_Plain):
+    label: Word
+    threshold: float
+    rule: Word | dict[Word, float]
+    positives: Count
+    negatives: Count
+    round: Count
+
+
+class _Intervals(_Plain):
+    by: Literal["group", "row"]
+    groups: Count
+    method: Word
+    level: Share
+    draws: Count
+    values: dict[Word, dict[Word, float | None]]
+
+
 class _Scores(_Plain):
     accuracy: Share
     last_accuracy: Share
@@ -59,6 +77,7 @@ class _Scores(_Plain):
     test_loss: float | None = None
     metrics: dict[Word, float | None] = {}
     attack: _Attack | None = None
+    intervals: _Intervals | None = None
 
 
 class _Detail(_Plain):
@@ -118,6 +137,7 @@ class RunSummary(_Scores):
     not_offered: dict[Word, Word] = {}
     details: _Details = _Details()
     newcomers: _Newcomers | None = None
+    decision: _Decision | None = None
     engine: Word = ""
     engine_reason: Word | None = None
     stopped: _Stopped | None = None
