@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedloom.results.result import Result
     from fedloom.runs.callbacks import Callback
     from fedloom.runs.config.keywords import scenario
+    from fedloom.runs.config.table_audit import audit
     from fedloom.runs.early_stopping import EarlyStopping
     from fedloom.runs.export.evaluation import evaluate
     from fedloom.runs.export.trained import load
@@ -36,6 +37,7 @@ _HOMES = {
     "run": "fedloom.api",
     "scenario": "fedloom.runs.config.keywords",
     "advise": "fedloom.api",
+    "audit": "fedloom.runs.config.table_audit",
     "diagnose": "fedloom.api",
     "inspect": "fedloom.api",
     "read": "fedloom.api",
@@ -76,6 +78,7 @@ __all__ = [
     "Study",
     "__version__",
     "advise",
+    "audit",
     "compare",
     "diagnose",
     "evaluate",

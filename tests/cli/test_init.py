@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 from command_line import call
 
@@ -43,11 +44,33 @@ def test_what_is_left_out_is_said(capsys: Any) -> None:
 def test_names_with_spaces_are_quoted(capsys: Any) -> None:
     code, out, _ = call(capsys, "init", "--from", "my patients.csv", "--json")
     assert code == 0
-    assert json.loads(out) == {"config": "my patients.yaml", "clients": 2, "classes": ["no", "yes"]}
+    assert json.loads(out) == {"config": "my patients.yaml", "clients": 2, "classes": ["no", "yes"], "findings": []}
     _, out, _ = call(capsys, "init", "--from", "my patients.csv", "--out", "my own.yaml")
     assert out.splitlines()[1] == "next: fedloom inspect 'my own.yaml', then fedloom run 'my own.yaml'"
     assert "#   fedloom run 'my patients.yaml'" in Path("my patients.yaml").read_text()
     assert call(capsys, "inspect", "my patients.yaml")[0] == 0
+
+
+def test_what_the_audit_finds_is_printed_and_mended(capsys: Any) -> None:
+    rows = [
+        f"{9999 if row % 40 == 7 else 20 + row % 61},{row % 30:05},DE,{'yes' if row % 3 else 'no'}"
+        for row in range(240)
+    ]
+    Path("rows.csv").write_text("\n".join(["age,zip,country,ill", *rows]) + "\n")
+    code, out, err = call(capsys, "init", "--from", "rows.csv")
+    assert code == 0
+    for words in ("sentinel", "9999 stands in 6 cells", 'scenario.missing: ["9999"]', 'scenario.drop: ["country"]'):
+        assert words in out
+    assert "scenario.drop = ['country']: country: all filled cells are the same" in err
+    code, out, _ = call(capsys, "inspect", "--audit", "rows.yaml")
+    assert (code, out) == (0, "The audit found nothing.\n")
+    call(capsys, "init", "--from", "rows.csv", "--out", "again.yaml", "--json")
+    written = yaml.safe_load(Path("again.yaml").read_text())["scenario"]
+    assert {key: written[key] for key in ("missing", "drop", "categorical")} == {
+        "missing": ["9999"],
+        "drop": ["country"],
+        "categorical": ["zip"],
+    }
 
 
 @pytest.mark.parametrize("existing", ["file", "folder", "link"])

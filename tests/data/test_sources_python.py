@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from fedloom.core.errors import DataError
-from fedloom.data import SOURCES, from_arrays, from_huggingface, from_torch
+from fedloom.data import SOURCES, from_arrays, from_clients, from_huggingface, from_torch
 from hub_sets import FakeSet, X, Y
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -193,3 +193,26 @@ def test_no_source_but_hf_can_reach_the_network():
         for word in ("urllib", "requests", "http", "socket", "ftplib", "torchvision.datasets"):
             assert word not in text, path
         assert ("load_dataset(" in text) == (path.name == "hf.py")
+
+
+class Augmented:
+    """A data set whose items are mirrored at random, as torchvision's transforms do."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, row):
+        x = np.arange(6.0) + row
+        return (x[::-1].copy() if self.rng.random() < 0.5 else x), row % 2
+
+
+def test_items_that_change_from_reading_to_reading():
+    with pytest.raises(DataError, match=r"item \d+ of train changes from reading to reading.*frozen=True"):
+        from_torch(Augmented())
+    with pytest.raises(DataError, match=r"item \d+ of client \d changes"):
+        from_clients([Augmented() for _ in range(3)])
+    assert len(from_torch(Augmented(), frozen=True).train) == 32
+    assert len(from_clients([Augmented() for _ in range(3)], frozen=True).train) == 96

@@ -68,7 +68,7 @@ DOORS = [
         {"features": ("age",), "owners": tuple(f"p{n}" for n in range(5))}),
     Door("pandas range index", _indexed(lambda t: t.drop(columns="patient")), _READ),
     Door("pandas index made a column", _indexed(lambda t: t.drop(columns="patient").reset_index()),
-        {"features": ("index", "age")}, notes=(("count the rows", "'index'"),)),
+        {"features": ("index", "age")}, notes=(("counts the rows", "'index'"),)),
     Door("nameless first column", raw(text_of({"": range(ROWS), **_TABLE})), _READ, notes=((_INDEX, "no name"),)),
     Door("Unnamed: 0", raw(text_of({"Unnamed: 0": range(ROWS), **_TABLE})), _READ, notes=((_INDEX, "Unnamed: 0"),)),
     Door("index asked for", raw(text_of({"": AGES, **_TABLE}), features=["", "age"]), {"features": ("", "age")}),

@@ -10,7 +10,7 @@ _COMMA = [text.replace(".", ",") for text in NUMBERS]
 _COSTS = [f"{row * 95 + 140:,}".replace(",", ".") for row in range(ROWS)]  # 140, ..., 995, 1.090, ...
 _SITES = [row // 2 % 3 for row in range(ROWS)]
 _BOTH = ("age", "v")
-_IDS = ("different whole number in nearly every row", "'v'", "drop")
+_IDS = ("id: ", "a value of its own", "'v'", "drop")
 
 DOORS = [
     # one odd cell among numbers: which, how often, where, and the key that reads it
@@ -107,15 +107,15 @@ DOORS = [
     Door("ids in numbers", by_row(lambda row: row * 7919 % 100003), {"features": _BOTH}, notes=(_IDS,)),
     Door("ids that repeat", raw(text_of({"age": AGES, "patientID": [f"P{n}" for n in _SITES],
         "visit_id": [n % 9 for n in range(ROWS)], "ill": ILL})), {"train": 32},
-        notes=(("have the name of an id", "'patientID', 'visit_id'"),)),
-    Door("row numbers", column(range(5, ROWS + 5)), {"features": _BOTH}, notes=(("count the rows", "'v'"),)),
-    Door("a copy of the label", by_row(lambda row: row % 2), {"train": 32}, notes=(("say the label", "'v'"),)),
+        notes=(("has the name of an id", "'patientID', 'visit_id'"),)),
+    Door("row numbers", column(range(5, ROWS + 5)), {"features": _BOTH}, notes=(("counts the rows", "'v'"),)),
+    Door("a copy of the label", by_row(lambda row: row % 2), {"train": 32}, notes=(("restate the label", "'v'"),)),
     Door("a copy of the owner", raw(text_of({"age": AGES, "site": _SITES, "ward": [site * 10 for site in _SITES],
         "ill": ILL}), owner="site"), {"features": ("age", "ward"), "owners": ("0", "1", "2")},
         notes=(("one value for each owner", "'ward'"),)),
     # words that are near twins, and marks among words
     Door("near twins", by_row(lambda row: ["Yes", "yes", "\uff39\uff25\uff33.", "caf\u00e9"][row // 2 % 4]),
-        {"train": 32}, notes=(("words of 'v' look alike", "'Yes' (10)", "'yes' (10)"),)),
+        {"train": 32}, notes=(("look-alikes: 'v'", "'Yes' (10)", "'yes' (10)"),)),
     Door("marks among words", by_row(lambda row: ["a", "b", "?", "c"][row // 2 % 4]),
         {"features": ("age", "v=?", "v=a", "v=b", "v=c")}, notes=(("'?' in 10 rows", "read as a category",
         '`missing: ["?"]`'),)),

@@ -8,6 +8,7 @@ and nothing else.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import shlex
@@ -146,6 +147,7 @@ def init(
         _refuse_existing(out)
     data = data or typer.prompt("Your data (a file, a folder, a built-in set, or owner/name on the hub)", err=True)
 
+    from fedloom.data.findings import print_findings
     from fedloom.runs.config.first_config import first_config
 
     first = first_config(data, label, owner, _ask if asks else None)
@@ -159,15 +161,18 @@ def init(
     except FileExistsError:  # another process made it after the check
         _refuse_existing(path)
     for note in first.scenario.notes:
-        shared.say(note)
-    for key in ("missing", "bounds", "drop"):  # nothing leaves without a line
-        if (chosen := first.sections["scenario"].get(key)) is not None:
-            shared.say(f"scenario.{key} = {chosen[0]}: {chosen[1]}")
+        if not any(finding.rule in note for finding in first.findings):
+            shared.say(note)
+    for key in ("missing", "bounds", "categorical", "drop", "incomplete", "group"):  # nothing leaves without a line
+        if (written := first.sections["scenario"].get(key)) is not None:
+            shared.say(f"scenario.{key} = {written[0]}: {written[1]}")
+    clients, names = first.scenario.clients, list(first.scenario.train_set.classes)
     if as_json:
-        shared.print_json(
-            {"config": str(path), "clients": first.scenario.clients, "classes": list(first.scenario.train_set.classes)}
-        )
+        found = [dataclasses.asdict(finding) for finding in first.findings]
+        shared.print_json({"config": str(path), "clients": clients, "classes": names, "findings": found})
         return
+    if first.findings:
+        print_findings(console_of(False), first.findings)
     scenario, classes = first.config.scenario, first.scenario.num_classes
     shared.echo(
         f"{path}: {scenario.source}, {classes} classes, {first.scenario.clients} clients ({scenario.partition})"
@@ -190,10 +195,28 @@ def inspect(
     config: shared.Config,
     overrides: shared.Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Write the picture to this .png or .svg file.")] = None,
+    audit: Annotated[bool, typer.Option("--audit", help="Look for misleading cells; also takes a table file.")] = False,
+    label: Annotated[str | None, typer.Option(help="With --audit FILE, the column of the class.")] = None,
+    owner: Annotated[str | None, typer.Option(help="With --audit FILE, the column of the owners.")] = None,
     seed: shared.Seed = None,
     as_json: shared.AsJson = False,
 ) -> None:
     """Show how the data are spread: each client's samples by class, and measures of skew. Trains nothing."""
+    if audit:
+        if out is not None:
+            raise ConfigError(f"--out {out}: an audit has no picture; leave it out, or take --json")
+        from fedloom.data.findings import print_findings
+        from fedloom.runs.config import table_audit
+
+        findings = table_audit.audit(config, label, owner, shared.overrides_with_options(overrides, seed=seed))
+        if as_json:
+            shared.print_json({"findings": [dataclasses.asdict(finding) for finding in findings]})
+        else:
+            print_findings(console_of(False), findings)
+        return
+    if label is not None or owner is not None:
+        raise ConfigError("--label and --owner belong to --audit FILE; a config has scenario.label and scenario.owner")
+
     from fedloom.data import describe_scenario
     from fedloom.data.leak import leak
     from fedloom.results.report import check_picture, save_holdings

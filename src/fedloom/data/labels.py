@@ -1,5 +1,6 @@
 """Labels and words: class ids, missing marks, and names that differ only in spelling."""
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,23 +12,50 @@ from fedloom.core.errors import DataError
 
 _SHORT = {"y": "yes", "n": "no", "t": "true"}
 _LISTED = 3  # groups in a note
+# Unicode's Default_Ignorable_Code_Point: characters that nobody sees, such as a space of width zero.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+# Cyrillic and Greek letters whose small or capital form looks Latin; no mu, for a microgram is no milligram.
+_SAME_SHAPE = str.maketrans(
+    "\u0430\u0432\u0435\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u0455\u0456\u0458\u0501\u051b\u051d\u0131"
+    "\u03b1\u03b2\u03b5\u03b6\u03b7\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7",
+    "abekmhopctyxsijdqwiabezhiknoptyx",
+)
+_DASHES = re.compile("[\u02d7\u058a\u2010-\u2015\u2212\u2e3a\u2e3b\ufe58\ufe63\uff0d]")
+_QUOTES = re.compile('["`\u00ab\u00b4\u00bb\u02b9\u02bc\u2018-\u201f\u2032-\u2036\u2039\u203a]')
+
+# What columns of persons and other groups, and of ids and row numbers, are called.
+GROUP_NAME = re.compile(
+    r"(?i:(.*[ _.-])?(patient|person|subject|participant|individual|pupil|student|child|woman|mother|animal|rat|mouse|"
+    r"dog|family|household|twin|pair|case|litter|specimen|sample|scene|session|user|writer|speaker|driver|cluster|group|"
+    r"block|school|class|clinic|hospital|cent(er|re)|site|batch|lot|plot|tree|id|uid|pid|mrn|ssn)s?"
+    r"([ _.-]?(id|no|nr|num|number|code))?)|.*[a-z]I[dD]"
+)
+ID_NAME = re.compile(
+    r"(?i:(.*[ _.-])?(ids?|[ug]uid|uuid|mrn|ssn|index|idx|key|rownames|row|nr|no|number))|.*[a-z](ID|Id)"
+)
 
 
 def folded(name: str) -> str:
-    """Return a name without case, accents, full-width letters, repeated spaces, trailing dots; a number as its value.
+    """Return a name without case, accents, invisible characters, repeated spaces, trailing dots; letters of one shape,
+    dashes and quotes become one, a number its value.
 
     Example:
         >>> folded(" Ｙｅｓ. "), folded("1.0"), folded("Café  au lait")
         ('yes', '1', 'cafe au lait')
     """
-    # NFKD leaves the typographic minus sign as it is, so it is replaced before.
-    letters = unicodedata.normalize("NFKD", name.casefold().replace("\u2212", "-"))
+    # NFKD would turn an accent that stands alone, used as a quote, into a space.
+    shown = _QUOTES.sub("'", _DASHES.sub("-", _INVISIBLE.sub("", name.casefold())))
+    letters = unicodedata.normalize("NFKD", shown).translate(_SAME_SHAPE)
     plain = " ".join("".join(letter for letter in letters if not unicodedata.combining(letter)).split()).rstrip(". ")
-    try:
-        # Whole numbers avoid float, in which long ids that differ in the last digits would be one.
-        return str(int(plain)) if plain.removeprefix("-").isdecimal() else f"{float(plain):.15g}"
-    except ValueError:
-        return _SHORT.get(plain, plain) or name  # of dots or accents alone nothing is left
+    # Whole numbers avoid float, in which long ids that differ in the last digits would be one.
+    if plain.removeprefix("-").isdecimal():
+        return str(int(plain))
+    if re.fullmatch(r"(?!0+e)[-+]?\d*\.?\d+(e[-+]?\d+)?", plain):  # 0E8 and 0E0 are two airports
+        return f"{float(plain):.15g}"
+    return _SHORT.get(plain, plain) or name  # of dots or accents alone nothing is left
 
 
 def near_twins(names: Iterable[str]) -> list[tuple[str, ...]]:

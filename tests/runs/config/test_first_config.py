@@ -64,7 +64,7 @@ def test_a_table_with_owners_and_columns_that_teach_nothing() -> None:
         "path": "patients.csv",
         "label": "ill",
         "owner": "ward",
-        "drop": ["id", "visited", "note"],
+        "drop": ["visited", "note", "id"],
         "incomplete": "drop",
         "partition": "natural",
     }

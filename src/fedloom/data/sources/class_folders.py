@@ -5,9 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from statistics import median
 
 from fedloom.core.errors import DataError, printable
-from fedloom.data.labels import missing_marks, twins_note
+from fedloom.data.findings import LEAK, DataFinding
+from fedloom.data.labels import GROUP_NAME, missing_marks, twins_note
 from fedloom.data.sources.pixels import is_image
 
 _AFFIX = "set|data|dataset|imgs?|images?|pics?|pictures?|photos?|samples?|split|folder"
@@ -236,6 +238,43 @@ def missing_classes(
     return tuple(notes)
 
 
+_PERSON = re.compile(r"(?<![^\W\d_])([^\W\d_]+[ _-]?)(\d+)(?!\d)")
+_NO_PERSON = re.compile(r"(?i)n|(class|label|categor).*")  # n: ids of WordNet
+
+
+def folder_findings(pictures: LabelledFiles, classes: Sequence[str]) -> list[DataFinding]:
+    """Return what an audit finds in the names of class folders and files: ten folders or more of persons in place of
+    classes (one stem and a number, a median of 20 pictures or fewer), and files named after persons (one stem and a
+    number, 10 to n/1.5 different ones, of which 5 occur again)."""
+    sizes = Counter(classes[label] for _, label in pictures)
+    stem, usual = _stem([*sizes]), median(sizes.values())
+    if stem and len(sizes) >= 10 and usual <= 20 and not _NO_PERSON.fullmatch(stem):
+        rule = f"{len(sizes)} folders '{stem}' and a number, {usual:g} pictures each (median), are persons, not classes"
+        key = f"put them into folders of the classes, with scenario.group: {{pattern: '({stem}\\d+)/'}}"
+        return [DataFinding("folders", stem, len(pictures), (), rule, key)]
+    paths = [name.rpartition(f"{classes[label]}/")[2] for name, label in pictures]
+    stem = _stem(paths)
+    counts = Counter(match[2] for match in map(_PERSON.search, paths) if match)
+    is_person = GROUP_NAME.fullmatch(stem.rstrip(" _-")) or stem.rstrip(" _-").lower() in (
+        "p",
+        "pt",
+        "pat",
+        "sub",
+        "subj",
+    )
+    if not is_person or len(counts) < 10 or len(paths) < 1.5 * len(counts) or sum(n > 1 for n in counts.values()) < 5:
+        return []
+    rule = f"{len(counts):,} names '{stem}' and a number in {len(paths):,} files, as of persons: {LEAK}"
+    key = f"scenario.group: {{pattern: '({stem}\\d+)'}}"
+    return [DataFinding("group-like", stem, len(paths), (), rule, key)]
+
+
+def _stem(names: Sequence[str]) -> str:
+    """Return the word in front of the first number if it is the same in all names; else nothing."""
+    stems = {match[1] if match else "" for match in map(_PERSON.search, names)}
+    return next(iter(stems)) if len(stems) == 1 else ""
+
+
 def class_name_notes(train: LabelledFiles, test: LabelledFiles, classes: Sequence[str], origin: str) -> tuple[str, ...]:
     """Return notes on `classes` that look alike, or whose names usually stand for a missing value. train, test: the
     labelled pictures of the set `origin`."""
@@ -243,6 +282,8 @@ def class_name_notes(train: LabelledFiles, test: LabelledFiles, classes: Sequenc
     counts = {name: of_label[label] for label, name in enumerate(classes)}
     marks = missing_marks(counts)
     notes = twins_note(origin, "classes", counts)
+    found = [finding for finding in folder_findings([*train, *test], classes) if finding.check == "folders"]
+    notes += [f"{origin}: {finding.rule}; {finding.key}" for finding in found]
     if marks:
         pictures = sum(counts[mark] for mark in marks)
         notes.append(
@@ -266,7 +307,7 @@ def _refuse_nested_classes(pictures: Sequence[str], root: str, classes: Sequence
         raise DataError(
             f"{origin}: {outer} hold the same folders ({inner}); if these are the classes, give the path of one of the "
             f"outer folders, or name each as a part of the source domains; if the outer folders are the classes, put "
-            "the pictures directly into them"
+            "the pictures directly into them, with scenario.group: {pattern: ...} if the inner ones are persons"
         )
 
 

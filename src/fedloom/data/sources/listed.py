@@ -18,6 +18,7 @@ from fedloom.data.sources.image_folders import decode_parts
 from fedloom.data.sources.python import held_out, owner_ids
 from fedloom.data.sources.source import Splits, source
 from fedloom.data.sources.tables import Csv, columns, encoding
+from fedloom.data.sources.tables.table_files import TableFile
 from fedloom.data.sources.text import TextSource, tokenise
 
 
@@ -30,6 +31,9 @@ class _Listed(CachedSource, Csv):
 
     def load(self) -> Splits:
         return replace(super().load(), domains_are_owners=self.owner is not None)
+
+    def unused(self, file: TableFile) -> set[str]:
+        return {*file.columns} - {self.label, self.owner}
 
     def listed(self, column: str) -> tuple[list[str], ParsedSplits]:
         """Return the cells of a column, and the set with their row numbers in place of samples."""

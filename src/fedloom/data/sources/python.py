@@ -19,6 +19,8 @@ from fedloom.data.sources.pixels import WHITE, PictureNotes
 from fedloom.data.sources.source import Source, Splits, configure_source, drop_shared, source, stratified_split
 from fedloom.data.views import Views, split_three
 
+_READ_TWICE = 32  # items of a data set, to see whether they change
+
 
 class _ReadSamples(NamedTuple):
     """Samples that were read one by one, with notes on the pictures among all samples of the set."""
@@ -123,7 +125,7 @@ def from_arrays(
     return drop_shared(scaled, shared_groups)
 
 
-def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
+def from_torch(train: Any, test: Any | None = None, *, frozen: bool = False, **keys: Any) -> Splits:
     """Make splits from torch datasets whose items are (sample, label): each item is read once, in order.
 
     Samples are tensors, arrays or PIL images of one shape; labels whole numbers or words. Class names are taken from
@@ -132,21 +134,23 @@ def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
     Args:
         train: the training set.
         test: the test set; without it, a share of the training set is held out.
+        frozen: take items that change from reading to reading, as random augmentation makes them, as they are at first.
         keys: those of `from_arrays`.
 
-    Raises `DataError` for items that are no such pairs.
+    Raises `DataError` for items that are no such pairs, and for those that change.
     """
     names = getattr(train, "classes", None)
     if names is not None:
         keys.setdefault("classes", [str(name) for name in names])
     pictures = PictureNotes()
-    x, y = _items(train, "train", pictures)
-    rest = () if test is None else _items(test, "test", pictures)
+    twice = 0 if frozen else _READ_TWICE
+    x, y = _items(train, "train", pictures, twice)
+    rest = () if test is None else _items(test, "test", pictures, twice)
     return from_arrays(_ReadSamples(x, pictures), y, *rest, **keys)
 
 
 def from_clients(
-    clients: Sequence[Any], tests: Any | None = None, *, names: Sequence[str] | None = None, **keys: Any
+    clients: Sequence[Any], tests: Any = None, *, names: Sequence[str] | None = None, frozen: bool = False, **keys: Any
 ) -> Splits:
     """Make splits from one dataset a client.
 
@@ -155,6 +159,7 @@ def from_clients(
         tests: a list with one a client, or one dataset for all; without it a share of each client's samples is held
             out.
         names: names of the clients [N]; "0" .. by default.
+        frozen: as in `from_torch`.
         keys: those of `from_arrays`.
 
     Raises `DataError` for clients without samples, and for samples or labels of different kinds.
@@ -165,15 +170,16 @@ def from_clients(
     if labelled is not None:
         keys.setdefault("classes", [str(name) for name in labelled])
     pictures = PictureNotes()
-    x, y, owner = _stacked(clients, "client", pictures)
+    twice = 0 if frozen else -(-_READ_TWICE // max(1, len(clients)))
+    x, y, owner = _stacked(clients, "client", pictures, twice)
     test: tuple[Any, ...] = (None, None)
     if isinstance(tests, list):
         if len(tests) != len(clients):
             raise DataError(f"from_clients: {len(tests)} test sets for {len(clients)} clients; give one each, or one")
-        x_test, y_test, keys["owners_test"] = _stacked(tests, "test set", pictures)
+        x_test, y_test, keys["owners_test"] = _stacked(tests, "test set", pictures, twice)
         test = x_test, y_test
     elif tests is not None:
-        test = _pair(tests, "tests", pictures)
+        test = _pair(tests, "tests", pictures, twice)
     splits = from_arrays(_ReadSamples(x, pictures), y, *test, owners=owner, **keys)
     if names is None:
         return splits
@@ -248,7 +254,7 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
     return [whole.rows(part) for part in rows]
 
 
-def _items(data: Any, part: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray]:
+def _items(data: Any, part: str, pictures: PictureNotes, twice: int) -> tuple[np.ndarray, np.ndarray]:
     samples: list[np.ndarray] = []
     labels: list[bool | int | str] = []
     try:
@@ -276,6 +282,12 @@ def _items(data: Any, part: str, pictures: PictureNotes) -> tuple[np.ndarray, np
         labels.append(int(value) if isinstance(value, float) else value)
     if not samples:
         raise DataError(f"from_torch: {part} holds no items")
+    for row in range(0, length, -(-length // twice)) if twice else ():
+        if as_array(data[row][0], part, PictureNotes()).tobytes() != samples[row].tobytes():
+            raise DataError(
+                f"from_torch: item {row} of {part} changes from reading to reading, and fedloom reads it once: "
+                "augmentation would be frozen; leave it to the section `augment`, or keep this reading (frozen=True)"
+            )
     if len({type(label) for label in labels}) > 1:
         raise DataError(f"from_torch: labels of {part} are both words and numbers; need one kind")
     kind = np.str_ if isinstance(labels[0], str) else np.bool_ if isinstance(labels[0], bool) else np.int64
@@ -290,15 +302,17 @@ def is_pair(data: Any) -> bool:
     return isinstance(data, tuple) and len(data) == 2 and np.ndim(as_array(data[1], "labels")) > 0
 
 
-def _pair(data: Any, name: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray]:
+def _pair(data: Any, name: str, pictures: PictureNotes, twice: int) -> tuple[np.ndarray, np.ndarray]:
     if is_pair(data):
         return as_array(data[0], name, pictures), as_array(data[1], name)
-    return _items(data, name, pictures)
+    return _items(data, name, pictures, twice)
 
 
-def _stacked(datasets: Sequence[Any], what: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _stacked(
+    datasets: Sequence[Any], what: str, pictures: PictureNotes, twice: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return all samples, all labels, and whose they are: the place of the dataset in the list."""
-    pairs = [_pair(data, f"{what} {place}", pictures) for place, data in enumerate(datasets)]
+    pairs = [_pair(data, f"{what} {place}", pictures, twice) for place, data in enumerate(datasets)]
     if not pairs:
         raise DataError("from_clients: the list is empty; need one dataset a client")
     for place, (x, y) in enumerate(pairs):

@@ -7,7 +7,7 @@ import re
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -20,12 +20,13 @@ from fedloom.core.errors import ConfigError, DataError, printable, suggest_name
 from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
+from fedloom.data.findings import DataFinding
 from fedloom.data.sources.files import open_files
 from fedloom.data.sources.hf import splits_by_part
 from fedloom.data.sources.pixels import is_image
 from fedloom.data.sources.source import SOURCES, Splits, configure_source
 from fedloom.runs.config.run_config import RunConfig, parse
-from fedloom.runs.config.table_keys import Ask, Keys, table_keys
+from fedloom.runs.config.table_keys import Ask, Keys, mend, table_keys
 from fedloom.runs.setup import Setup
 
 _ROWS_OF_CLIENT = 50
@@ -38,12 +39,14 @@ _WIDTH = 100  # of comments
 
 @dataclass(frozen=True, slots=True)
 class FirstConfig:
-    """A config for a user's data, its scenario, a name for its file, and its keys by section ("" for the top level)."""
+    """A config for a user's data, its scenario, a name for its file, its keys by section ("" for the top level), and
+    what the audit found."""
 
     name: str
     sections: Mapping[str, Keys]
     config: RunConfig
     scenario: Scenario
+    findings: Sequence[DataFinding]
 
     def text(self, file: str) -> str:
         """Return the config as YAML with comments, for a file of this name."""
@@ -78,8 +81,10 @@ def first_config(data: str, label: str | None = None, owner: str | None = None, 
     Raises `ConfigError` or `DataError`, one line that says what to do, for data that cannot be read or dealt.
     """
     name, source = _source(data, label, owner, ask)
-    fields = {key: value for key, (value, _) in source.items() if key != "source"}
-    splits = configure_source(SOURCES.get(source["source"][0]), **fields).load()
+    findings = mend(source) if source["source"][0] in ("csv", "parquet") else []
+    kind = SOURCES.get(source["source"][0])
+    fields = {key: value for key, (value, _) in source.items() if key in kind.model_fields}
+    splits = configure_source(kind, **fields).load()
     _refuse_single_class(splits, data)
     dealt, scenario = _dealt(source, splits)
     smallest = min(size for size in scenario.train.sizes.tolist() if size)
@@ -89,7 +94,7 @@ def first_config(data: str, label: str | None = None, owner: str | None = None, 
         setup = Setup.from_config(config, splits.train.input_shape, splits.train.num_classes, scenario.clients)
         setup.worker(config, scenario.train_set)
         setup.diagnostics(config, scenario.train_set)
-    return FirstConfig(name, sections, config, scenario)
+    return FirstConfig(name, sections, config, scenario, findings)
 
 
 def _values(sections: Mapping[str, Keys]) -> dict[str, Any]:
@@ -125,7 +130,7 @@ def _class_counts(splits: Splits) -> list[int]:
 
 def _dealt(source: Keys, splits: Splits) -> tuple[Keys, Scenario]:
     """Return the keys of the first partition that can deal the data, and the dealt scenario."""
-    *first, last = _partitions(splits)
+    *first, last = [Keys()] if "partition" in source else _partitions(splits)
     for keys in first:
         try:
             return keys, _scenario(source | keys, splits)

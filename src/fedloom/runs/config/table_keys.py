@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import yaml
 
 from fedloom.core.errors import ConfigError, DataError, suggest_name
+from fedloom.data.findings import DataFinding
 from fedloom.data.labels import missing_marks
 from fedloom.data.sources.pixels import is_image
 from fedloom.data.sources.source import SOURCES, configure_source
+from fedloom.data.sources.tables.audit import audit_table
+from fedloom.data.sources.tables.audited_table import REFUSED, AuditedTable, read_table
 from fedloom.data.sources.tables.columns import CellFormat, Column, incomplete_rows
 from fedloom.data.sources.tables.formats import FileTable
 from fedloom.data.sources.tables.table_files import NO_HEADER, looks_like_a_row, start_of_text, usual_separator
-from fedloom.data.sources.tables.words import SPELLINGS, number_part, odd_words, refuse_misread
+from fedloom.data.sources.tables.words import SPELLINGS, number_part, odd_words
 
 _LABELS = re.compile(
     r"(y|label|labels|class|target|outcome|diagnosis|category|species|result|response|ill|disease|readmitted|churn"
@@ -28,8 +32,8 @@ _OWNERS = re.compile(
 )
 _MAX_CLASSES = 100
 _MIN_ROWS_OF_OWNER = 10
+_CLIENTS = 10
 _WORDS = 1000  # of a column, in which numbers are sought
-_ID = re.compile(r"(?i:(.*[ _-])?(id|uuid|guid|index|row|number|nr|no))|.*[a-z]I[dD]")
 Ask = Callable[[str, Sequence[str], str], str]
 """Ask a person: question, choices and default -> answer."""
 Keys: TypeAlias = dict[str, tuple[Any, str]]
@@ -37,16 +41,14 @@ Keys: TypeAlias = dict[str, tuple[Any, str]]
 
 
 def table_keys(path: Path, source: str, label: str | None, owner: str | None, ask: Ask | None) -> Keys:
-    """Return the keys of the source, "csv" or "parquet", for the file `path`.
+    """Return the keys of the source, "csv" or "parquet", for the file `path`, before its audit.
 
     The label and the owner are columns; None chooses them, by `ask` if there is one; the owner "none" takes none.
     Raises `ConfigError` or `DataError` for a file that cannot be read, or without a column of classes.
     """
-    keys: Keys = {"source": (source, ""), "path": (str(path), "")}
-    if source == "csv":
-        keys |= _separator(path)
-    table = _Table(keys)
-    names = table.names
+    keys = written_keys(path, source)
+    table = read_written(keys)
+    names = [name for name in table.file.columns if name not in table.file.index]
     if len(names) < 2:
         first = f" ('{names[0]}')" if names else ""
         raise DataError(f"{path}: has {len(names)} column{first}; need a label and at least one column to learn from")
@@ -54,98 +56,106 @@ def table_keys(path: Path, source: str, label: str | None, owner: str | None, as
     is_row = any(name.isdecimal() and name in column.counts() for name, column in texts.items())
     if source == "csv" and (looks_like_a_row(names) or is_row):
         raise DataError(f"{path}: {NO_HEADER}; the source tsv reads label<TAB>text without a header")
-    keys |= _spelling(table)
-    table = _Table(keys)
-    columns = table.columns()
+    columns = _columns(table)
     keys["label"] = _label(path, columns, names, label, ask)
     chosen = [keys["label"][0]]
     if (of_rows := _owner(path, columns, names, chosen[0], owner, ask)) is not None:
-        keys["owner"] = of_rows
         chosen.append(of_rows[0])
+        if np.median(np.unique(columns[of_rows[0]].values, return_counts=True)[1]) >= _MIN_ROWS_OF_OWNER:
+            keys["owner"] = of_rows
+        else:
+            count = len(np.unique(columns[of_rows[0]].present_values))
+            why = f"its {count:,} owners have too few rows for clients: rows of one stay on one side of a split"
+            clients = min(_CLIENTS, max(2, count // 2)), "whole groups are dealt at random"
+            keys |= {"group": (of_rows[0], why), "partition": ("iid", ""), "clients": clients}
     marks = {name: missing_marks(columns[name].counts()) for name in chosen if name in columns}
     if any(marks.values()):
         where = " and ".join(name for name in marks if marks[name])
         stated, why = keys.get("missing", ([], ""))
         found = sorted({*stated, *(mark for of_column in marks.values() for mark in of_column)})
         keys["missing"] = found, f"{why}{'; ' if why else ''}cells of {where} that stand for a missing value"
-        table = _Table(keys)
-        columns = table.columns()
-    if dropped := table.teaching_nothing([name for name in names if name not in chosen]):
-        keys["drop"] = [*dropped], "; ".join(f"{name}: {reason}" for name, reason in dropped.items())
-    rows = table.file.rows
-    features = [name for name in names if name not in chosen and name not in dropped]
-    if source == "csv" and (content := _content(table, dropped, not features)) is not None:
-        apart = {"drop", "decimal", "thousands", "bounds"}
-        return {key: value for key, value in keys.items() if key not in apart} | content
-    used = [columns[name] for name in chosen if name in columns]
-    incomplete = incomplete_rows([*used, *(table.reader.feature(table.file, name) for name in features)], rows)
-    if incomplete.any():
-        keys["incomplete"] = "drop", f"{int(incomplete.sum()):,} of {rows:,} rows lack a value"
     return keys
 
 
-class _Table:
-    """A file that is read with some keys; `names` are those of its columns, without a row index."""
-
-    def __init__(self, keys: Keys) -> None:
-        self.keys, self.path = keys, Path(keys["path"][0])
-        fields = {name: value for name, (value, _) in keys.items() if name != "source"}
-        reader = configure_source(SOURCES.get(keys["source"][0]), **{"label": "label", **fields})
-        assert isinstance(reader, FileTable)
-        self.reader, self.file = reader, reader.opened(self.path)
-        self.names = [name for name in self.file.columns if name not in self.file.index]
-
-    def readable(self) -> dict[str, Column]:
-        """Return the columns that can be read: no dates, lists or texts, which no key but `drop` reads."""
-        columns = {}
-        for name in self.names:
-            try:
-                columns[name] = self.reader.column(self.file, name)
-            except DataError:
-                continue
-        return columns
-
-    def columns(self) -> dict[str, Column]:
-        """Return the readable columns; possible labels and owners are read as names, which keeps 01 and 1 apart."""
-        columns, few = self.readable(), {}
-        for name, column in columns.items():
-            is_whole = column.is_numeric() and bool((column.values == np.floor(column.values)).all())
-            if is_whole and 2 * len(np.unique(column.values)) <= self.file.rows:
-                few[name] = column
-        return columns | self.reader.names([self.file], [few])[0]
-
-    def teaching_nothing(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the columns that cannot be learned from, with the reason: dates, ids, free text, mostly empty ones."""
-        return {name: reason for name in names if (reason := self._why_it_teaches_nothing(name))}
-
-    def _why_it_teaches_nothing(self, name: str) -> str:
-        try:
-            column = self.reader.feature(self.file, name)
-            if column.words is None:
-                column.as_numbers(self.path)
-            else:
-                refuse_misread(column, self.path, self.reader.cell_format)
-        except DataError as error:  # without the file, the column, the advice and cells of the data
-            text = str(error).removeprefix(f"{self.path}: ").removeprefix(f"column '{name}' ")
-            mend = " (mend them, or name it in `categorical`)" if "holds numbers" in text else ""
-            return re.split(";|: |, the first", text, maxsplit=1)[0][:120] + mend
-        missing, values = int(column.is_missing.sum()), column.present_values
-        different = len(np.unique(values))
-        if 2 * missing > self.file.rows:
-            return f"{missing:,} of {self.file.rows:,} cells are empty"
-        if different < 2:
-            return f"all its {'values' if column.words else 'numbers'} are the same"  # 01 and 1 are one number
-        if different == len(values) and column.is_whole():
-            consecutive = different > 2 and bool((np.diff(values.astype(np.float64)) == 1).all())
-            return "a number for each row" if consecutive or _ID.fullmatch(name) else ""
-        return ""
+def mend(keys: Keys) -> list[DataFinding]:
+    """Add the keys that mend what the audit of a table finds, and what `incomplete` needs; return the findings."""
+    findings: list[DataFinding] = audit_table(read_written(keys))
+    if marks := [finding for finding in findings if _proposal(finding)[0] == "missing"]:
+        before, why = keys.get("missing", ([], ""))
+        values = {*before, *(mark for finding in marks for mark in _proposal(finding)[1])}
+        where = " and ".join(dict.fromkeys(finding.column for finding in marks))
+        keys["missing"] = sorted(values), f"{why}{'; ' if why else ''}cells of {where} that stand for a missing value"
+        findings = marks + audit_table(read_written(keys))
+    reasons: dict[str, dict[str, str]] = {"drop": {}, "categorical": {}}
+    for finding in findings:
+        key, value = _proposal(finding)
+        if key == "group" and "group" not in keys:
+            keys["group"] = value, "rows of one of these stay on one side of a split; it is no feature"
+        elif key in reasons and value[0] != keys.get("group", ("",))[0]:
+            # Without the cells of the data, which belong in no config.
+            text = re.split(";|: |, the first", finding.rule.removeprefix(REFUSED), maxsplit=1)[0][:120]
+            advice = " (mend them, or name it in `categorical`)" if text.startswith("holds numbers") else ""
+            reasons[key].setdefault(value[0], text + advice)
+    for key, of_columns in reasons.items():
+        if of_columns:
+            keys[key] = [*of_columns], "; ".join(f"{name}: {why}" for name, why in of_columns.items())
+    table, dropped = read_written(keys), reasons["drop"]
+    is_needed = not table.features.keys() - {*dropped}
+    if keys["source"][0] == "csv" and (content := _content(table, dropped, is_needed)) is not None:
+        for key in ("drop", "categorical", "decimal", "thousands", "bounds"):
+            keys.pop(key, None)
+        keys |= content
+        return [finding for finding in findings if finding.check in ("group-like", "look-alikes")]
+    used = [column for name, column in _columns(table).items() if name not in dropped]
+    if count := int(incomplete_rows(used, table.file.rows).sum()):
+        keys["incomplete"] = "drop", f"{count:,} of {table.file.rows:,} rows lack a value"
+    return findings
 
 
-def _content(table: _Table, dropped: Mapping[str, str], is_needed: bool) -> Keys | None:
+def _proposal(finding: DataFinding) -> tuple[str, Any]:
+    """Return the key of a source that mends a finding, and its value; ("", None) for a question to a person."""
+    match = re.fullmatch(r"scenario\.(\w+): (.*)", finding.key)
+    if finding.check == "refused":
+        return "drop", [finding.column]
+    if match is None or finding.is_note or finding.check.startswith("tells"):
+        return "", None
+    return match[1], yaml.safe_load(match[2])
+
+
+def written_keys(path: Path, source: str) -> Keys:
+    """Return the keys that the separator and the numbers of a file of the source "csv" or "parquet" need."""
+    keys: Keys = {"source": (source, ""), "path": (str(path), "")}
+    if source == "csv":
+        keys |= _separator(path)
+    return keys | _spelling(keys)
+
+
+def read_written(keys: Keys) -> AuditedTable:
+    """Read a file with some keys. Raises `DataError` for a file that cannot be read."""
+    kind = SOURCES.get(keys["source"][0])
+    fields = {name: value for name, (value, _) in keys.items() if name in kind.model_fields}
+    reader = configure_source(kind, **{"label": "label", **fields})
+    assert isinstance(reader, FileTable)
+    label, owner, group = (keys.get(role, (None,))[0] for role in ("label", "owner", "group"))
+    return read_table(reader, reader.opened(reader.path), label, owner, [] if group is None else [group])
+
+
+def _columns(table: AuditedTable) -> dict[str, Column]:
+    """Return the columns that can be read; possible labels and owners are read as names, which keeps 01 and 1 apart."""
+    columns, few = {**table.columns}, {}
+    for name, column in columns.items():
+        is_whole = column.is_numeric() and bool((column.values == np.floor(column.values)).all())
+        if is_whole and 2 * len(np.unique(column.values)) <= table.file.rows:
+            few[name] = column
+    return columns | table.reader.names([table.file], [few])[0]
+
+
+def _content(table: AuditedTable, dropped: Mapping[str, str], is_needed: bool) -> Keys | None:
     """Return the keys of a source that reads pictures which a dropped column names, or, if it is needed, texts."""
+    folder = table.file.path.parent
     cells = {name: [*map(str, table.file.texts([name])[name].slice(0, 20).to_pylist())] for name in dropped}
     for name, names in cells.items():
-        if all(is_image(cell) and (table.path.parent / cell).is_file() for cell in names):
+        if all(is_image(cell) and (folder / cell).is_file() for cell in names):
             return {"source": ("file-table", ""), "file": (name, "the column of the files' names")}
     text = max(cells, key=lambda name: sum(map(len, cells[name])), default=None)
     if not is_needed or text is None or sum(cell.count(" ") for cell in cells[text]) < len(cells[text]):
@@ -175,15 +185,16 @@ def _is_utf8(raw: bytes) -> bool:
     return True
 
 
-def _spelling(table: _Table) -> Keys:
+def _spelling(keys: Keys) -> Keys:
     """Return the keys `decimal`, `thousands` and `missing` with which the fewest columns have to be left out."""
-    counts_of = {name: column.counts() for name, column in table.readable().items()}
+    table = read_written(keys)
+    counts_of = {name: column.counts() for name, column in table.columns.items()}
     words = [number_part(word) for counts in counts_of.values() for word in [*counts][:_WORDS]]
     marks = sorted(mark for counts in counts_of.values() for mark in odd_words(counts))
     usual = table.reader.cell_format
     spellings: list[dict[str, Any]] = []
     # in a file with commas between its cells, a comma is rarely a decimal sign, so these spellings come last
-    has_commas = table.keys["source"][0] == "csv" and "separator" not in table.keys
+    has_commas = keys["source"][0] == "csv" and "separator" not in keys
     for cell_format in sorted(SPELLINGS, key=lambda candidate: has_commas and candidate.decimal == ","):
         reads_more = any(cell_format.number(word) is not None and usual.number(word) is None for word in words)
         if reads_more or cell_format == CellFormat():
@@ -193,9 +204,7 @@ def _spelling(table: _Table) -> Keys:
     spellings += [spelling | {"bounds": "value"} for spelling in spellings]
 
     def unread_columns(spelling: dict[str, Any]) -> int:
-        return len(
-            _Table(table.keys | {key: (value, "") for key, value in spelling.items()}).teaching_nothing(table.names)
-        )
+        return len(read_written(keys | {key: (value, "") for key, value in spelling.items()}).refused)
 
     best = min(spellings, key=unread_columns)
     meanings = {

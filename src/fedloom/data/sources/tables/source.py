@@ -12,16 +12,18 @@ import torch
 from pydantic import Field, field_validator
 
 from fedloom.core.errors import DataError, suggest_name
-from fedloom.data.labels import twins_note
 from fedloom.data.sources import groups
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
 from fedloom.data.sources.source import Source, Splits
 from fedloom.data.sources.tables import columns as cells
 from fedloom.data.sources.tables import encoding, words
+from fedloom.data.sources.tables.audit import run_notes
+from fedloom.data.sources.tables.audited_table import group_column, read_table
 from fedloom.data.sources.tables.columns import CellFormat, Column
 from fedloom.data.sources.tables.table_files import NO_HEADER, TableFile, looks_like_a_row
 
+_CELLS = 2_000_000  # that a run audits, in about a second
 _SUSPECT = "\0suspect"  # no column of a file has this name
 
 
@@ -86,7 +88,9 @@ class TableSource(Source):
         files = self.tables()
         paths, origin = [file.path for file in files], str(files[0].path)
         names = self._features(files[0])
-        suspect = ""  # PLACE: the audit's `group_column`, where `group` is None and all files have that column
+        audited = read_table(self, files[0], self.label, self.owner, self.unused(files[0]), _CELLS)
+        suspect = "" if self.group is not None else group_column(audited) or ""
+        suspect = suspect if all(suspect in file.columns for file in files) else ""
         notes = files[0].notes(files[0].columns.keys() - {*names, *self.apart})
         notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
         tables: list[dict[str, Column]] = []
@@ -110,15 +114,14 @@ class TableSource(Source):
         if self.owner is not None:
             held = [table.pop(self.owner).labels() for table in tables]
             owner_of_row, owners = owner_ids(held, [len(of) for of in held], origin)
-            counts = np.bincount(np.concatenate([of for of in owner_of_row if of is not None]), minlength=len(owners))
-            notes += twins_note(origin, f"owners ('{self.owner}')", dict(zip(owners, counts.tolist(), strict=True)))
         group: list[np.ndarray | None] = [None for _ in tables]
         if self.group_column not in (None, self.owner):
             held = [table.pop(str(self.group_column)).labels() for table in tables]
         if self.group not in (None, "none"):
             group = [*groups.number_groups(held, [*map(len, held)], origin)]
         suspected = [table.pop(_SUSPECT).labels() for table in tables] if suspect else []
-        notes += words.suspicious_features(tables[0], ids[0], owner_of_row[0], origin)
+        # Where a column is suspected, the shares of its rows in both parts are measured and noted later.
+        notes += run_notes(audited, self.group is not None or suspect != "")
         # Until the vocabulary is known, x holds row numbers: only training rows may say which words there are.
         arrays = zip(ids, owner_of_row, group, strict=True)
         parts = [ParsedSamples(np.arange(len(y)), y, owner, of) for y, owner, of in arrays]
@@ -155,6 +158,11 @@ class TableSource(Source):
     def apart(self) -> list[str]:
         """The columns that are no features: label, owner and group."""
         return list(dict.fromkeys(name for name in (self.label, self.owner, self.group_column) if name is not None))
+
+    def unused(self, file: TableFile) -> set[str]:
+        """Return the columns that are no features, apart from label and owner."""
+        left = set() if self.features is None else {*file.columns} - {*self.features}
+        return ({*self.drop, *left} | {*self.apart}) - {self.label, self.owner}
 
     def column(self, file: TableFile, name: str) -> Column:
         """Return a column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
@@ -283,7 +291,6 @@ class TableSource(Source):
                 notes += [f"{path}: column '{name}' holds numbers: {column.note}"] if column.note else []
             elif name not in self.categorical:
                 notes += words.refuse_misread(column, path, self.cell_format)
-            notes += twins_note(str(path), f"words of '{name}'", column.counts())
         return notes
 
     def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:

@@ -243,79 +243,7 @@ def _shown(column: Column, words: Sequence[str]) -> str:
     return (column.words or ())[int(column.values[column.first(words) - 1])][:40]
 
 
-_ID_NAME = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uid|guid|uuid|mrn|ssn))|.*[a-z](?:ID|Id)")
-_KEY_NAME = re.compile(r"(?:.*[_\s.-])?(?:index|idx|key|rownames|row|nr|no)", re.IGNORECASE)
-_ROWS = 10  # below, everything looks like an id
-_UNIQUE = 20
-_SAMPLE = 1000
-_LISTED = 5
 _THOUSAND, _THREE_DIGITS = 1000, 100
-
-
-def suspicious_features(
-    columns: Mapping[str, Column], labels: np.ndarray, owners: np.ndarray | None, origin: str
-) -> list[str]:
-    """Return a sentence on each kind of suspicious feature among columns. labels, owners: ids [n] of the same rows."""
-    if len(labels) < _ROWS:
-        return []
-    suspects: dict[str, list[str]] = {
-        "count the rows: an index is no measurement": [],
-        "hold a different whole number in nearly every row, as ids do": [],
-        "have the name of an id": [],
-        "have one value for each class: they say the label itself": [],
-        "have one value for each owner: they say whose a row is": [],
-    }
-    counting, ids, named, of_label, of_owner = suspects.values()
-    for name, column in columns.items():
-        values = column.values
-        if column.words is None and values.dtype.kind != "b" and not column.is_whole():
-            continue
-        if column.words is None and _counts_rows(values):
-            counting.append(name)
-        elif column.words is None and _is_id(name, values):
-            ids.append(name)
-        elif _ID_NAME.fullmatch(name):
-            named.append(name)
-        elif _determines(values, labels):
-            of_label.append(name)
-        elif owners is not None and _determines(values, owners):
-            of_owner.append(name)
-    sentences = []
-    for why, names in suspects.items():
-        shown = ", ".join(f"'{name}'" for name in names[:_LISTED])
-        rest = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        if names:
-            sentences.append(
-                f"{origin}: features that {why}: {shown}{rest}; leave them out with `drop` if they are not meant"
-            )
-    return sentences
-
-
-def _counts_rows(values: np.ndarray) -> bool:
-    """Tell whether the values are first, first + 1, first + 2, ..., or the same downwards."""
-    steps = np.diff(values[:_SAMPLE].astype(np.float64))  # a sample rules out nearly all columns
-    if abs(steps[0]) != 1 or not (steps == steps[0]).all():
-        return False
-    return bool((np.diff(values.astype(np.float64)) == steps[0]).all())
-
-
-def _is_id(name: str, values: np.ndarray) -> bool:
-    """Tell whether all values differ, or most do and the column is named like an id or a key."""
-    is_named = bool(_ID_NAME.fullmatch(name) or _KEY_NAME.fullmatch(name))
-    start = values[:_SAMPLE]
-    if len(np.unique(start)) < (len(start) / 2 if is_named else len(start)):  # soon done for nearly all columns
-        return False
-    total = len(np.unique(values))
-    return 2 * total > len(values) if is_named else total == len(values) >= _UNIQUE
-
-
-def _determines(values: np.ndarray, groups: np.ndarray) -> bool:
-    """Tell whether values and groups stand for each other, one to one."""
-    number = int(groups.max()) + 1
-    if len(np.unique(values[:_SAMPLE])) > number:  # soon done for nearly all columns
-        return False
-    pairs = np.unique(np.stack([values.astype(np.float64), groups]), axis=1)
-    return bool(1 < pairs.shape[1] == len(np.unique(pairs[0])) == len(np.unique(pairs[1])))
 
 
 def grouped_digits(
