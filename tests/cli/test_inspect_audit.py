@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from command_line import call
+from typed_commands import block_of, without_comment
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +39,15 @@ def test_a_config_audits_the_columns_that_it_uses(capsys: Any) -> None:
     assert "country" not in out
     code, out, _ = call(capsys, "inspect", "patients.yaml", 'scenario.missing=["9999"]', "--audit")
     assert (code, out) == (0, "The audit found nothing.\n")
+
+
+def test_the_commands_of_the_page_run_as_they_are_typed(capsys: Any) -> None:
+    Path("patients.yaml").unlink()
+    Path("patients.csv").write_text(Path("patients.csv").read_text().replace(";", ","))
+    for line in block_of(ROOT / "docs/how-to/audit.md", "fedloom init").splitlines():
+        code, out, err = call(capsys, *without_comment(line)[1:])
+        assert code == 0, err
+    assert out == "The audit found nothing.\n"  # what `init` wrote
 
 
 def test_folders_and_files_of_persons(capsys: Any) -> None:

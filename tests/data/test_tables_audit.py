@@ -230,8 +230,9 @@ def test_a_run_notes_what_changes_its_numbers(tmp_path):
         "code": [f"{n % 40:05}" for n in range(ROWS)],
     }
     path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values()))]))  # noqa: B905
-    notes = configure_source(Csv, path=path, label="ill").load().notes
-    for note, says in zip(notes, ("group-like: 'patient'", "sentinel: 'age': 9999", "codes: 'code'"), strict=True):
+    splits = configure_source(Csv, path=path, label="ill").load()
+    assert splits.suspect == "patient"  # which is noted with the share of its rows in both parts
+    for note, says in zip(splits.notes, ("sentinel: 'age': 9999", "codes: 'code'"), strict=True):
         assert says in note
         assert "say scenario." in note
 
