@@ -166,10 +166,13 @@ def init(
     for key in ("missing", "bounds", "categorical", "drop", "incomplete", "group"):  # nothing leaves without a line
         if (written := first.sections["scenario"].get(key)) is not None:
             shared.say(f"scenario.{key} = {written[0]}: {written[1]}")
-    clients, names = first.scenario.clients, list(first.scenario.train_set.classes)
     if as_json:
-        found = [dataclasses.asdict(finding) for finding in first.findings]
-        shared.print_json({"config": str(path), "clients": clients, "classes": names, "findings": found})
+        about = {
+            "config": str(path),
+            "clients": first.scenario.clients,
+            "classes": list(first.scenario.train_set.classes),
+        }
+        shared.print_json(about | {"findings": [dataclasses.asdict(finding) for finding in first.findings]})
         return
     if first.findings:
         print_findings(console_of(False), first.findings)
@@ -216,7 +219,6 @@ def inspect(
         return
     if label is not None or owner is not None:
         raise ConfigError("--label and --owner belong to --audit FILE; a config has scenario.label and scenario.owner")
-
     from fedloom.data import describe_scenario
     from fedloom.data.leak import leak
     from fedloom.results.report import check_picture, save_holdings

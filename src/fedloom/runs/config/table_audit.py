@@ -27,28 +27,21 @@ from fedloom.runs.config.table_keys import Keys, read_written, written_keys
 def audit(
     table: Any, label: str | None = None, owner: str | None = None, overrides: Sequence[str] = ()
 ) -> DataFindings:
-    """Look for cells and columns of a table that mislead a model in silence.
+    """Look for cells and columns of a table, or folders of pictures, that mislead a model in silence.
 
     Args:
         table: a pandas DataFrame, a mapping of names to arrays [n], the path of a CSV or Parquet file, or a config (its
-            file, or the name of a ready one) with such a source, whose training rows are read.
+            file, or the name of a ready one) with such a source, whose training rows are read, or with pictures.
         label: the column of the class; None leaves out the checks that need it. A config names its own.
         owner: the column of the owners, if rows have one.
         overrides: words `key=value` on top of a config.
 
     Returns the findings, alarms first; they print as a table. Raises `DataError` for a table without rows, and
     `ConfigError` for an unknown column and for a config whose source is no table.
-
-    Example:
-        >>> import fedloom as fl
-        >>> table = {"age": [*range(30, 60), 999, 999], "ward": ["A"] * 32}
-        >>> [(finding.check, finding.column) for finding in fl.audit(table)]
-        [('sentinel', 'age'), ('constant', 'ward')]
     """
     if not isinstance(table, str | Path):
-        return _audited(
-            read_table(Parquet.model_construct(path=Path("table"), label=""), _in_memory(table), label, owner)
-        )
+        reader = Parquet.model_construct(path=Path("table"), label="")
+        return _audited(read_table(reader, _in_memory(table), label, owner))
     path = expand_home(table)
     kind = Path(path.name.removesuffix(".gz").removesuffix(".bz2")).suffix.lower()
     if kind not in (".csv", ".tsv", ".txt", ".parquet"):
@@ -62,8 +55,7 @@ def audit(
 
 
 def _audited_config(values: Mapping[str, Any], path: Path, label: str | None, owner: str | None) -> DataFindings:
-    section = values.get("scenario")
-    section = section if isinstance(section, dict) else {"source": section}
+    section = of if isinstance(of := values.get("scenario"), dict) else {"source": of}
     # The config is not parsed as a whole, because that may read the data and refuse what the audit is to show.
     kind = SOURCES.get(str(section.get("source")))
     if not issubclass(kind, TableSource | ImageFolder):

@@ -142,12 +142,9 @@ def read_written(keys: Keys) -> AuditedTable:
 
 def _columns(table: AuditedTable) -> dict[str, Column]:
     """Return the columns that can be read; possible labels and owners are read as names, which keeps 01 and 1 apart."""
-    columns, few = {**table.columns}, {}
-    for name, column in columns.items():
-        is_whole = column.is_numeric() and bool((column.values == np.floor(column.values)).all())
-        if is_whole and 2 * len(np.unique(column.values)) <= table.file.rows:
-            few[name] = column
-    return columns | table.reader.names([table.file], [few])[0]
+    whole = {name: column for name, column in table.columns.items() if column.is_numeric() and column.is_whole()}
+    few = {name: of for name, of in whole.items() if 2 * len(np.unique(of.values)) <= table.file.rows}
+    return table.columns | dict(table.reader.names([table.file], [few])[0])
 
 
 def _content(table: AuditedTable, dropped: Mapping[str, str], is_needed: bool) -> Keys | None:

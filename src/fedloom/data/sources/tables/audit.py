@@ -61,14 +61,12 @@ def audit_table(table: AuditedTable, is_run: bool = False) -> DataFindings:
 
 
 def run_notes(table: AuditedTable, has_groups: bool) -> list[str]:
-    """Return a sentence on each kind of finding that changes the numbers of a run. has_groups: whether a key names the
-    groups of rows."""
+    """Return a sentence on each kind of finding that changes a run's numbers. has_groups: whether groups are known."""
     findings = audit_table(table, is_run=True)
     notes = [f"{table.file.path}: {finding.rule}" for finding in findings if finding.check == "part"]
     for check in _NOTED[has_groups:]:
         found = [f for f in findings if f.check == check and (check == "id" or not f.is_note)]
-        if check == "look-alikes":  # every source notes those among classes
-            found = [finding for finding in found if finding.column != table.label]
+        found = [f for f in found if check != "look-alikes" or f.column != table.label]  # classes have notes already
         if found:
             names = ", ".join(repr(finding.column) for finding in found)[:200]
             notes.append(f"{table.file.path}: {check}: {names}: {found[0].rule}; say {found[0].key}")
@@ -161,8 +159,7 @@ def unit_parts(values: np.ndarray) -> tuple[np.ndarray, float] | None:
     """Return which of the values [n] are in the smaller numbers of two units, and the factor between these; or None.
 
     Positive values are cut at the widest gap of their logarithms. Both parts have 5 rows and 2 % of them at least, and
-    5 different values; the gap is at least the wider q90 - q10 (half of it found units in 11 of 300 real tables, all
-    wrongly); the medians' ratio is within 15 % of a factor.
+    5 different values; the gap is at least the wider q90 - q10; the medians' ratio is within 15 % of a factor.
     """
     positive = values > 0
     logs = np.sort(np.log(values[positive]))
@@ -260,8 +257,7 @@ def codes_as_numbers(table: AuditedTable) -> Iterator[DataFinding]:
             held = _holding(column, zeros)
             why = "two spellings become one number" if is_merged else f"every cell has {widths.pop()} digits"
             rule = f"'{zeros[0]}' loses its zero as a number, and {why}: these are codes"
-            key = f"scenario.categorical: {json.dumps([name], ensure_ascii=False)}"
-            yield table.finding("codes", name, rule, key, held)
+            yield table.finding("codes", name, rule, drop(name).replace("drop", "categorical", 1), held)
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

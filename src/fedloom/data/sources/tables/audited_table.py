@@ -130,8 +130,8 @@ def read_table(
         again = reread and (lambda names: {name: values.take(rows) for name, values in reread(names).items()})
         part = replace(file, columns=columns, rows=len(rows), reread=again)
     table = AuditedTable(reader, part, file, rows + 1, {}, label, owner, frozenset(unused))
-    used = {label, owner, *(reader.features or ()), *reader.categorical}
-    for name in [name for name in part.columns if name in used or name not in part.index]:
+    left = {*part.index} - {label, owner, *(reader.features or ()), *reader.categorical}
+    for name in [name for name in part.columns if name not in left]:
         try:
             is_feature = name not in (label, owner, *unused)
             column = reader.feature(part, name) if is_feature else reader.column(part, name)
@@ -171,12 +171,11 @@ def group_dependents(
     codes = table.codes[name]
     present = codes[codes >= 0]
     sizes = np.bincount(present) if len(present) else np.zeros(0)
+    is_named = GROUP_NAME.fullmatch(name) is not None
+    least = 10 if is_named else max(15, 0.02 * len(present))
     if name in (table.label, table.owner) or is_fractional(table, name) or (sizes > 1).sum() < 5:
         return None
-    if not 10 <= len(sizes) <= len(present) / 1.5:
-        return None
-    is_named = GROUP_NAME.fullmatch(name) is not None
-    if not is_named and len(sizes) < max(15, 0.02 * len(present)):
+    if not least <= len(sizes) <= len(present) / 1.5:
         return None
     pairs = neighbours(codes)
     few = [rows[:: max(1, len(rows) // _PAIRS)] for rows in pairs]
