@@ -1,4 +1,4 @@
-"""What an audit of data finds, and how it is printed."""
+"""Findings of an audit of data, and how they are printed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

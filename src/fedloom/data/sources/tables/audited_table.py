@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from fedloom.data.labels import GROUP_NAME
 from fedloom.data.sources.tables.columns import Column, ReadingError
 from fedloom.data.sources.tables.table_files import TableFile
 from fedloom.data.sources.tables.words import refuse_misread
-
-if TYPE_CHECKING:
-    from fedloom.data.sources.tables.source import TableSource
 
 FEW_ROWS = 10  # below, everything looks odd
 SEVERAL = 20  # different values that make a measurement, and rows that tell ids from them
@@ -36,7 +33,7 @@ class AuditedTable:
     refuses to read.
     """
 
-    reader: "TableSource"
+    reader: Any  # a TableSource, whose module imports this one
     file: TableFile
     whole: TableFile
     numbers: np.ndarray
@@ -111,7 +108,7 @@ class AuditedTable:
 
 
 def read_table(
-    reader: "TableSource",
+    reader: Any,
     file: TableFile,
     label: str | None = None,
     owner: str | None = None,
