@@ -221,6 +221,20 @@ def test_few_samples_are_dealt_at_random() -> None:
     assert values["scenario"]["clients"] == 2
 
 
+def test_rows_of_persons_stay_together() -> None:
+    rows = [f"{person},{RNG.normal():.3f},{'yn'[person % 2]}" for person in RNG.permutation(np.repeat(range(60), 5))]
+    Path("visits.csv").write_text("\n".join(["person,size,ill", *rows]) + "\n")
+    values = runs_unchanged("visits.csv")["scenario"]
+    assert (values["group"], values["partition"], "drop" in values) == ("person", "dirichlet", False)
+    values = runs_unchanged("visits.csv", owner="person")["scenario"]
+    assert {key: values.get(key) for key in ("group", "owner", "partition", "clients")} == {
+        "group": "person",
+        "owner": None,
+        "partition": "iid",
+        "clients": 10,
+    }
+
+
 def bad_data() -> None:
     Path("one.csv").write_text("a\n1\n2\n")
     Path("empty.csv").write_text("")
