@@ -1,7 +1,8 @@
 """Build a `Scenario` from a source: thin, deal, split and skew, in this order."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from fedloom.core.streams import Streams
 from fedloom.data.attacks import Attack
 from fedloom.data.dataset import IDS, Dataset, channel_moments, sets_digest
 from fedloom.data.group_split import deal_groups, group_split, split_groups
+from fedloom.data.imputation import ImputedColumn, impute, imputed_cells
 from fedloom.data.leak import group_notes, refuse_crossing_groups
 from fedloom.data.newcomers import HeldOut, LeftOutDomain, without_newcomers
 from fedloom.data.partitions.natural import Natural
@@ -142,9 +144,9 @@ def make_scenario(
         held_out: clients that never train, set apart before the attack.
 
     Measured features of a table (`Splits.numeric_features`) are standardised last, by mean and deviation of clients'
-    training samples only; so are pixels with their own moments, where clients or a domain never train. Raises
-    `ConfigError` for more clients than samples, shares out of range, and partitions that
-    cannot be made.
+    training samples only; so are pixels with their own moments, where clients or a domain never train. Missing cells
+    (`Splits.rules`) are filled by values over the same samples. Raises `ConfigError` for more clients than samples,
+    shares out of range, and partitions that cannot be made.
     """
     train, test = splits.train, splits.test
     skew_streams = derive_streams(skews, streams)
@@ -200,6 +202,7 @@ def make_scenario(
         if split is not None:
             raise ConfigError("scenario.tests = 'matched': with split, each client is tested on its own samples")
         scenario = _matched(scenario, streams.numpy("tests"))
+    stored = scenario.train_set.x
     for skew, stream in zip(skews, skew_streams, strict=True):
         scenario = skew.apply(scenario, stream.numpy("apply"))
     if left_out is not None:
@@ -217,6 +220,8 @@ def make_scenario(
         moments = [torch.tensor(moment) for moment in channel_moments(scenario.train_set.x[rows_in_order].numpy())]
     if attack is not None:
         scenario = attack.add_to(scenario, streams.numpy("attack"))
+    if splits.rules and scenario.train_set.x is not stored:
+        raise ConfigError("scenario.incomplete = 'impute': a skew or an attack changes features; leave it out, or drop")
     if public:
         public_set = train.take(torch.from_numpy(np.sort(public_rows))) if isinstance(public, float) else public
         scenario = replace(scenario, public=public_set)
@@ -232,7 +237,10 @@ def make_scenario(
     refuse_crossing_groups(scenario)
     scenario = replace(scenario, notes=scenario.notes + group_notes(scenario))
     scenario = scenario if moments is None else _with_moments(scenario, *moments)
-    return _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
+    scenario = _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
+    if not splits.rules and isinstance(public, Dataset) and bool(public.x.isnan().any()):
+        raise ConfigError("scenario.public.incomplete = 'impute': the clients' source imputes nothing; take drop")
+    return _imputed(scenario, splits.rules) if splits.rules else scenario
 
 
 def _deal(
@@ -347,26 +355,48 @@ def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
 
 
 def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
-    """Give the features `measured` mean 0 and deviation 1 over the training views; a constant one is only centred."""
+    """Give the features `measured` mean 0 and deviation 1 over the training views, without missing cells; a constant
+    one is only centred."""
     data, rows = scenario.train_set, torch.from_numpy(scenario.train.order)
     mean, std = torch.zeros(data.input_shape[0]), torch.ones(data.input_shape[0])
     for feature in measured:
         values = data.x[rows, feature].numpy().astype(np.float64)
+        values = values[~np.isnan(values)]
         varies = values.size > 0 and values.min() < values.max()  # not the rounding error of the mean
         mean[feature] = float(values.mean()) if values.size else 0.0
         std[feature] = float(values.std()) if varies else 1.0
     return _with_moments(scenario, mean, std)
 
 
+def _imputed(scenario: Scenario, rules: Sequence[ImputedColumn]) -> Scenario:
+    """Fill missing cells of all samples by values over the training views, and note how many. Raises `ConfigError` for
+    public samples with other features."""
+    data, rows = scenario.train_set, torch.from_numpy(scenario.train.order)
+    if scenario.public is not None and scenario.public.features != data.features:
+        raise ConfigError("scenario.public: its features are not the clients', by whose values its cells are filled")
+    position, x = {name: number for number, name in enumerate(data.features)}, data.x[rows].numpy()
+    columns = [rule.fitted(x[:, [position[name] for name in rule.features]]) for rule in rules]
+    counts = Counter[str]()
+    for samples in [data] if scenario.test_origin != "official" else [data, scenario.test_set]:
+        counts.update(impute(samples, columns)[1])
+    note = f"missing cells, filled by values over the training rows: {imputed_cells(columns, counts)}"
+    scenario = _with_sets(scenario, lambda samples: impute(samples, columns)[0])
+    return replace(scenario, notes=(*scenario.notes, note)) if counts else scenario
+
+
 def _with_moments(scenario: Scenario, mean: Tensor, std: Tensor) -> Scenario:
     """Normalise all samples of a scenario, those of newcomers included, by the same mean and deviation [c]."""
+    return _with_sets(scenario, lambda samples: replace(samples, mean=mean, std=std))
+
+
+def _with_sets(scenario: Scenario, change: Callable[[Dataset], Dataset]) -> Scenario:
+    """Change all samples of a scenario, those of newcomers included, in the same way."""
     sets = {"train_set": scenario.train_set, "test_set": scenario.test_set, "public": scenario.public}
-    present = {name: samples for name, samples in sets.items() if samples is not None}
-    scaled: dict[str, Any] = {name: replace(samples, mean=mean, std=std) for name, samples in present.items()}
+    changed: dict[str, Any] = {name: change(samples) for name, samples in sets.items() if samples is not None}
     if (newcomers := scenario.newcomers) is not None:
-        test_set = replace(newcomers.test_set, mean=mean, std=std)
-        scaled["newcomers"] = replace(newcomers, train_set=scaled["train_set"], test_set=test_set)
-    return replace(scenario, **scaled)
+        test_set = change(newcomers.test_set)
+        changed["newcomers"] = replace(newcomers, train_set=changed["train_set"], test_set=test_set)
+    return replace(scenario, **changed)
 
 
 def _merged(first: Views, second: Views) -> Views:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import DataError
+from fedloom.data.imputation import ImputedColumn
 from fedloom.data.labels import class_ids
 
 IDS = ("domain", "group", "suspect")  # of a data set: ids of each sample
@@ -36,6 +37,7 @@ class Dataset:
         group: [n] int64, the person, specimen or scene of each sample, numbered as the sorted ids, the same in the
             training and the test set; None if no key names one.
         suspect: the same of a column that looks like groups, where no key says what it is.
+        imputed: by which values missing cells of a table were filled.
     """
 
     x: Tensor
@@ -50,6 +52,7 @@ class Dataset:
     white: float | None = None
     group: Tensor | None = None
     suspect: Tensor | None = None
+    imputed: tuple[ImputedColumn, ...] = ()
 
     @property
     def num_classes(self) -> int:

@@ -300,7 +300,8 @@ def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, A
     normalise stored values, or None; `white`: the stored value of a picture's brightest pixel, None for other
     data; `ids`: the number of token ids, and `words` those from id 2 on; `features`: the columns of a table, or
     "column=word"; `ranges`: for each feature the lowest and highest value, rounded outwards to about a tenth of their
-    distance, which hides the exact value of a single person.
+    distance, which hides the exact value of a single person; `imputed`: only where missing cells are filled, by which
+    values.
 
     Args:
         data: the training set.
@@ -319,7 +320,7 @@ def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, A
         "words": list(data.words),
         "features": list(data.features),
         "ranges": _ranges(data.x if rows is None else data.x[torch.from_numpy(rows)]) if data.features else [],
-    }
+    } | ({"imputed": [column.model_dump(mode="json") for column in data.imputed]} if data.imputed else {})
 
 
 def _ranges(x: Tensor) -> list[tuple[float, float]]:

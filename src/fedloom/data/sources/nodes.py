@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import Dataset
-from fedloom.data.labels import refuse_other_spelling, twin_of, unknown_cells
+from fedloom.data.imputation import Impute, ImputedColumn
+from fedloom.data.labels import refuse_other_spelling, sorted_words, twin_of, unknown_cells
 from fedloom.data.sources.source import Source, Splits, source
 
 _EACH = 2  # samples per class in the placeholder data
@@ -31,6 +32,7 @@ class Nodes(Source):
     """
 
     model = "mlp"
+    keys_added_later = frozenset({"impute"})
 
     classes: tuple[str, ...] = Field(
         min_length=2, description="Names of all classes, in the order of their numbers.", examples=[["well", "ill"]]
@@ -42,7 +44,7 @@ class Nodes(Source):
         None,
         min_length=1,
         description='Features of a table: "age" for a measured column, "sex=f" for a word of a column, which is 1 '
-        "or 0.",
+        'or 0; with `impute` also "missing(age)", 1 where the cell was missing.',
         examples=[["age", "sex=f", "sex=m"]],
     )
     values: Literal["numbers", "bytes"] = Field(
@@ -56,6 +58,12 @@ class Nodes(Source):
         None,
         description="Standard deviation that stored values are divided by, per channel or feature, after `mean` is "
         "subtracted.",
+    )
+    impute: Impute | None = Field(
+        None,
+        description="Section of the values for missing cells, found by all nodes: mean or constant for numbers, "
+        "most_frequent or constant for words; null refuses nodes that lack cells.",
+        examples=[{"numbers": "mean"}],
     )
 
     @field_validator("classes", mode="before")
@@ -81,6 +89,17 @@ class Nodes(Source):
                 raise ValueError(f"mean and std: need {self.input_shape[0]} numbers each, one a channel or feature")
             if not all(map(math.isfinite, self.mean + self.std)) or min(self.std) <= 0:
                 raise ValueError("mean and std: need finite numbers, and std above 0")
+        if self.impute is not None and (self.features is None or self.mean is not None or self.values == "bytes"):
+            raise ValueError("impute is for features whose mean and std nodes find together; leave mean and std out")
+        if self.impute is not None and self.impute.indicator is not True:
+            raise ValueError("impute.indicator: with source nodes, `features` names the indicators, as 'missing(age)'")
+        unfilled = set() if self.impute is None else {*(self.features or ())}
+        for rule in self.rules:
+            unfilled -= {rule.indicator_name, *rule.features}
+            if not rule.holds_words and rule.strategy in ("median", "most_frequent"):
+                raise ValueError(f"impute: the {rule.strategy} of '{rule.column}' needs cells of nodes; take mean")
+        if unfilled:
+            raise ValueError(f"features: '{min(unfilled)}' names no column, or its column holds numbers and words")
         return self
 
     @property
@@ -88,11 +107,33 @@ class Nodes(Source):
         """Shape of one sample."""
         return (len(self.features or ()),) if self.shape is None else self.shape
 
+    def _is_indicator(self, feature: str) -> bool:
+        return self.impute is not None and feature.startswith("missing(")
+
+    @property
+    def reported_features(self) -> tuple[int, ...]:
+        """The features whose moments nodes report, where no mean is agreed on: measured columns, and where cells are
+        imputed also words, whose means are their shares."""
+        free = enumerate(self.features or () if self.mean is None and self.values == "numbers" else ())
+        wanted = [(place, name) for place, name in free if not self._is_indicator(name)]
+        return tuple(place for place, name in wanted if self.impute is not None or "=" not in name)
+
     @property
     def numeric_features(self) -> tuple[int, ...]:
         """The features that nodes standardise together: measured columns, where no mean is agreed on."""
-        free = self.features if self.mean is None and self.values == "numbers" else None
-        return tuple(place for place, name in enumerate(free or ()) if "=" not in name)
+        return tuple(place for place in self.reported_features if "=" not in (self.features or ())[place])
+
+    @property
+    def rules(self) -> tuple[ImputedColumn, ...]:
+        """By which missing cells are filled; none without `impute`."""
+        words: dict[str, list[str]] = {}
+        for name in self.features or ():
+            column, equals, word = name.partition("=")
+            if not self._is_indicator(name):
+                words[column] = [*words.get(column, []), *([word] if equals else [])]
+        by_column = {column: sorted_words(of_column) for column, of_column in words.items()}
+        rules, named = () if self.impute is None else self.impute.rules(by_column, "scenario"), {*(self.features or ())}
+        return tuple(rule.model_copy(update={"indicator": rule.indicator_name in named}) for rule in rules)
 
     def load(self) -> Splits:
         raise DataError(
@@ -115,6 +156,8 @@ class Nodes(Source):
         if stored != self.values:
             raise DataError(f"{origin}: samples are {stored}, those of the federation {self.values} (scenario.values)")
         x = self._columns(data, origin)[0] if self.features and data.features else data.x
+        if not self.rules and bool(x.isnan().any()):
+            raise DataError(f"{origin}: rows lack a value, and the federation imputes none; take `incomplete: drop`")
         if tuple(x.shape[1:]) != self.input_shape:
             sample_shape, agreed = list(x.shape[1:]), list(self.input_shape)
             raise DataError(f"{origin}: samples have shape {sample_shape}, those of the federation {agreed}")
@@ -140,8 +183,13 @@ class Nodes(Source):
         0 in all of them. Raises `DataError` for columns that are missing, and for words in another spelling."""
         positions = {name: position for position, name in enumerate(data.features)}
         prefixes = {name[: end + 1] for name in data.features for end in _equals(name)}
+        rules, place = self.rules, {name: position for position, name in enumerate(self.features or ())}
+        if rules:  # a column without any value shows no words
+            prefixes |= {f"{name}=" for name, at in positions.items() if bool(data.x[:, at].isnan().all())}
         x, agreed = torch.zeros(len(data), *self.input_shape), set[str]()
         for position, name in enumerate(self.features or ()):
+            if self._is_indicator(name):
+                continue
             # Columns and words may hold "="; of the columns that fit, the longest is meant.
             columns = [name[: end + 1] for end in _equals(name) if name[: end + 1] in prefixes]
             agreed.update(columns[-1:])
@@ -150,10 +198,17 @@ class Nodes(Source):
             elif not columns:
                 has = ", ".join(data.features)[:200]
                 raise DataError(f"{origin}: no column for the federation's feature '{name}'; it has {has}")
+        for rule in rules:
+            read = [at for name, at in positions.items() if name == rule.column or name.startswith(f"{rule.column}=")]
+            is_missing = data.x[:, read].isnan().any(1)
+            for feature in rule.features:
+                x[is_missing, place[feature]] = torch.nan
+            if rule.indicator:
+                x[:, place[rule.indicator_name]] = is_missing.float()
         agreed_words = _by_column(self.features or (), agreed)
         unknown = {}
         for column, words in _by_column(data.features, agreed).items():
-            cells = {word: count for word, name in words.items() if (count := int(data.x[:, positions[name]].sum()))}
+            cells = {word: count for word, name in words.items() if (count := int(data.x[:, positions[name]].nansum()))}
             refuse_other_spelling(cells, agreed_words[column], f"{origin}: column '{column}'")
             unknown[column] = unknown_cells(cells, agreed_words[column])
         return x, {column: count for column, count in unknown.items() if count}

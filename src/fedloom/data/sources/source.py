@@ -26,6 +26,7 @@ from fedloom.core.files import expand_if_path
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
 from fedloom.data.group_split import group_split
+from fedloom.data.imputation import ImputedColumn
 from fedloom.data.sources.groups import Group, GroupPattern, SharedGroups
 
 SOURCES: Registry[type[Source]] = Registry("source", home="fedloom.data.sources")
@@ -41,6 +42,7 @@ class Splits:
         domains_are_owners: whether each domain is an owner and becomes a client, unless another partition is set.
         numeric_features: indices of measured features. `make_scenario` standardises them, because only then is it known
             which samples clients train on.
+        rules: by which missing cells of a table, NaN in `x`, are filled. `make_scenario` computes the values.
         own_moments: whether pixels have the moments of the training set. `make_scenario` recomputes them if clients or
             a domain never train.
         validation: number of given validation samples, the last ones of `train`.
@@ -52,6 +54,7 @@ class Splits:
     test: Dataset
     domains_are_owners: bool = False
     numeric_features: tuple[int, ...] = ()
+    rules: tuple[ImputedColumn, ...] = ()
     own_moments: bool = False
     validation: int = 0
     notes: tuple[str, ...] = ()

@@ -162,6 +162,13 @@ class RunConfig(Section):
             raise ConfigError(f"checkpoint.keep_clients = {beyond}: the run has {self.rounds} rounds")
         return self
 
+    @model_validator(mode="after")
+    def _imputes_within_budget(self) -> Self:
+        keys = self.scenario.model_extra or {}
+        if "dp" in self.method.split("+") and (keys.get("incomplete") == "impute" or keys.get("impute") is not None):
+            raise ConfigError("scenario.impute: values over training rows are outside the budget of +dp; drop the rows")
+        return self
+
     def build_method(self) -> Method:
         """Build the method with its preset and the options of its section."""
         return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))

@@ -19,6 +19,7 @@ from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.text import ACCURACY
 from fedloom.core.trees import Tree
+from fedloom.data.imputation import ImputedColumn
 from fedloom.evaluation.metric import METRICS
 from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ServerContext, Task
@@ -67,6 +68,7 @@ class Input(_Part):
     words: tuple[str, ...]
     features: tuple[str, ...] = ()
     ranges: tuple[tuple[float, float], ...] = ()
+    imputed: tuple[ImputedColumn, ...] = ()
     reading: dict[str, Any] = {}
 
 

@@ -1,7 +1,7 @@
 """Reads new samples for a trained model, labelled or not, as its source does: pictures, texts, tables and arrays."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import DataError, short_repr
-from fedloom.data.dataset import checked
+from fedloom.data.dataset import Dataset, checked
+from fedloom.data.imputation import impute, imputed_cells
 from fedloom.data.sources.files import read_regular, require_regular, utf8
 from fedloom.data.sources.npz import as_array, read_npz
 from fedloom.data.sources.pixels import PictureNotes, decode, is_image, picture_size
@@ -27,8 +28,8 @@ _LISTED = 5  # columns in a sentence
 class SampleNote:
     """A kind of unusual values among new samples, and how many there are.
 
-    kind: `unknown_words` and `incomplete` (of a table), `unknown_tokens` (of a text), `outside_training`, `resized`, or
-    a kind of `PictureNotes`. count: cells, rows, texts, values or pictures of this kind. text: a sentence.
+    kind: `unknown_words`, `incomplete` or `imputed` (of a table), `unknown_tokens` (of a text), `outside_training`,
+    `resized`, or one of `PictureNotes`. count: cells, rows, texts, values or pictures of this kind. text: a sentence.
     """
 
     kind: str
@@ -76,13 +77,23 @@ def _table(
 ) -> NewRows:
     """Return a table's rows as the source would store them, with the labels of the column `label`. `note` is called for
     unusual values and for rows that are left out."""
-    table = table_rows(path, expected.features, expected.reading, label)
+    indicators = {column.indicator_name for column in expected.imputed if column.indicator}
+    stored = [name for name in expected.features if name not in indicators]
+    reading = expected.reading | ({"incomplete": "impute"} if expected.imputed else {})
+    table = table_rows(path, stored, reading, label)
+    x, no_labels = torch.from_numpy(table.x), torch.zeros(len(table.x), dtype=torch.int64)
+    data, counts = impute(Dataset(x, no_labels, (), features=tuple(stored)), expected.imputed)
+    table = replace(table, x=data.x[:, [data.features.index(name) for name in expected.features]].numpy())
     for sentence in table.notes:
         note(SampleNote("unknown_words", table.unknown_words, sentence))
     if table.left_out:
-        rows = f"{table.left_out:,} of {table.left_out + len(table.x):,} rows lack a value"
-        sentence = f"{path}: {rows} and were left out, as in the run (incomplete: drop)"
+        lack = "the label" if expected.imputed else "a value"
+        rows = f"{table.left_out:,} of {table.left_out + len(table.x):,} rows lack {lack}"
+        sentence = f"{path}: {rows} and were left out, as in the run (incomplete: {reading['incomplete']})"
         note(SampleNote("incomplete", table.left_out, sentence))
+    if counts:
+        sentence = f"{path}: missing cells, filled as in training: {imputed_cells(expected.imputed, counts)}"
+        note(SampleNote("imputed", sum(counts.values()), sentence))
     return table
 
 

@@ -110,12 +110,14 @@ class Column:
         return self.values if self.missing is None else self.values[~self.missing]
 
     def rows(self, rows: np.ndarray) -> Column:
-        """Return some complete rows, without the words that do not occur there."""
-        values = self.values[rows]
+        """Return some rows, without the words that do not occur there; the code of a missing word is -1."""
+        values, missing = self.values[rows], self.is_missing[rows]
+        lacking = missing if missing.any() else None
         if self.words is None:
-            return Column(self.name, values)
-        present, codes = np.unique(values, return_inverse=True)
-        return Column(self.name, codes, tuple(self.words[code] for code in present.tolist()))
+            return Column(self.name, values, None, lacking)
+        present = np.unique(values[~missing])
+        codes = np.where(missing, -1, np.searchsorted(present, values))
+        return Column(self.name, codes, tuple(self.words[code] for code in present.tolist()), lacking)
 
     def counts(self) -> dict[str, int]:
         """Return how many cells hold each word; empty for numbers."""
@@ -202,7 +204,7 @@ def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
         "blank": f"is empty in row {row} ({count:,} of {len(column.missing):,} rows)",
         "nan": f"holds nan in row {row}; need finite numbers ({count:,} of {len(column.missing):,} rows lack one)",
     }[column.absence] + (f" ({column.note})" if column.note else "")
-    also = "" if is_needed else f", or the column (drop: ['{column.name}'])"
+    also = "" if is_needed else f", or the column (drop: ['{column.name}']), or impute them (incomplete: impute)"
     raise ReadingError(
         f"{path}: column '{column.name}' {problem}",
         f"fill them in, or leave out the rows (incomplete: drop){also}",

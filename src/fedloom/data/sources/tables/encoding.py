@@ -9,6 +9,7 @@ import numpy as np
 from fedloom.core.errors import DataError
 from fedloom.data import labels as label_rules
 from fedloom.data.dataset import require_memory
+from fedloom.data.imputation import Impute
 from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, number_name
 from fedloom.data.sources.tables.words import CATEGORIES
 
@@ -20,12 +21,17 @@ _MOST_NUMBERS = 1000
 _EXACT = 2**53  # a float holds all whole numbers below
 
 
-def vocabulary(columns: Mapping[str, Column], rows: np.ndarray, origin: str) -> dict[str, list[str]]:
-    """Return the different words that the training rows (numbers [n]) of each column hold, in order; [] for a column of
-    numbers. Raises `DataError`, with the file as origin, for a column with too many words."""
+def vocabulary(
+    columns: Mapping[str, Column], rows: np.ndarray, origin: str, imputes: Impute | None = None
+) -> dict[str, list[str]]:
+    """Return the different words that the training rows (numbers [n]) of each column hold, in order, with a word to be
+    imputed; [] for numbers. Raises `DataError`, with the file as origin, for a column with too many words."""
     words: dict[str, list[str]] = {}
     for name, column in columns.items():
-        words[name] = [] if column.words is None else label_rules.sorted_words(column.rows(rows).words or ())
+        present = column.rows(rows)
+        constant = None if imputes is None or present.missing is None else imputes.chosen(name, True)[1]
+        held = {*(present.words or ()), *([] if constant is None else [str(constant)])}
+        words[name] = [] if column.words is None else label_rules.sorted_words(sorted(held))
         if len(words[name]) > CATEGORIES:
             raise DataError(
                 f"{origin}: column '{name}' holds {len(words[name])} different words, more than {CATEGORIES}; an id or "
@@ -37,7 +43,8 @@ def vocabulary(columns: Mapping[str, Column], rows: np.ndarray, origin: str) -> 
 def encoded(
     columns: Mapping[str, Column], rows: np.ndarray, words: Vocabulary, path: Path, origin: str, other_file: bool
 ) -> tuple[np.ndarray, list[str], int]:
-    """Return features [n, d], float32, a note on cells with words outside the vocabulary, and how many these are.
+    """Return features [n, d], float32, NaN where a cell is missing, a note on cells with words outside the vocabulary,
+    and how many these are.
 
     rows: their numbers [n], int64. words: the vocabulary. path: the file, for messages. origin: the training file.
     other_file: whether the rows are of another one. Raises `DataError` for columns of another kind than `words` says,
@@ -48,7 +55,7 @@ def encoded(
     unknown: dict[str, int] = {}
     for name, column_words in words.items():
         column = columns[name].rows(rows)
-        if bool(column_words) != (column.words is not None):
+        if bool(column_words) != (column.words is not None) and not column.is_missing.all():
             raise ReadingError(
                 f"{origin}: column '{name}' holds words in one of the two files and numbers in the other",
                 "mend the file, or name it as categorical",
@@ -60,9 +67,12 @@ def encoded(
                 label_rules.refuse_other_spelling(column.counts(), column_words, f"{path}: column '{name}'")
             unknown[name] = label_rules.unknown_cells(column.counts(), column_words)
             rank = {word: position for position, word in enumerate(column_words)}
-            positions = np.array([rank.get(word, -1) for word in column.words], np.int64)[column.values]
+            positions = np.array([*(rank.get(word, -1) for word in column.words), -1], np.int64)[column.values]
             x[np.flatnonzero(positions >= 0), offset + positions[positions >= 0]] = 1
-        offset += max(1, len(column_words))
+        end = offset + max(1, len(column_words))
+        if column.missing is not None:
+            x[column.missing, offset:end] = np.nan
+        offset = end
     counts = [f"'{name}' ({count:,})" for name, count in unknown.items() if count]
     rest = f" and {len(counts) - _LISTED} more columns" if len(counts) > _LISTED else ""
     note = (

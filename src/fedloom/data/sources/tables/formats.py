@@ -212,7 +212,7 @@ class LabelColumn:
 class NewRows:
     """New rows as a run stored its own.
 
-    x: features [n, d], float32. rows: their row numbers in the file [n], from 0. labels: [n], if a column was named.
+    x: features [n, d], NaN in cells to impute. rows: their row numbers [n], from 0. labels: [n], if a column was named.
     notes: on words that the run did not know. unknown_words: cells with such words. left_out: incomplete rows.
     """
 
@@ -256,7 +256,7 @@ def _rows(reader: FileTable, features: Sequence[str], label: LabelColumn | None)
         name, word = _column_of(feature, file.columns, file.path)
         words.setdefault(name, []).extend([word] if word else [])
     columns = _columns(reader, file, words)
-    needed = [*columns.values(), *([] if labels is None else [labels])]
+    needed = [*([] if reader.incomplete == "impute" else columns.values()), *([] if labels is None else [labels])]
     if reader.incomplete == "refuse":
         for column in needed:
             refuse_missing(column, file.path, is_needed=True)

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from fedloom.core.errors import DataError, suggest_name
+from fedloom.core.errors import ConfigError, DataError, suggest_name
+from fedloom.data.imputation import Impute
 from fedloom.data.sources import groups
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
@@ -31,7 +32,7 @@ class TableSource(Source):
     """Base of tables, with one row per sample. Words always become categories. Subclasses define `tables`."""
 
     model: ClassVar[str] = "mlp"
-    keys_added_later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", "missing"})
+    keys_added_later: ClassVar[frozenset[str]] = frozenset({"drop", "drop_columns", "impute", "incomplete", "missing"})
     typed: ClassVar[bool] = False  # whether the files state the kinds of their columns
 
     label: str = Field(description="Column of the class.", examples=["ill"])
@@ -63,9 +64,27 @@ class TableSource(Source):
         description="Cells that stand for a missing value in all columns, in addition to empty cells. By default NA, "
         "NaN, null and the like are missing among numbers; as a label they are refused.",
     )
-    incomplete: Literal["refuse", "drop"] = Field(
-        "refuse", description="Rows with a missing value: refuse the file, or drop the rows and say how many."
+    incomplete: Literal["refuse", "drop", "impute"] = Field(
+        "refuse",
+        description="Rows with a missing value: refuse the file, drop the rows and say how many, or impute the missing "
+        "features. Rows without a label, owner or group are dropped then, since these are never imputed.",
     )
+    drop_columns: dict[Literal["above"], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        {},
+        description="Leaves out columns that lack more than a share of the training file's cells, as {above: share}.",
+        examples=[{"above": 0.4}],
+    )
+    impute: Impute | None = Field(
+        None,
+        description="Section of the values for missing cells, with `incomplete: impute`; null takes its defaults.",
+        examples=[{"numbers": "median"}],
+    )
+
+    @model_validator(mode="after")
+    def _imputes_if_asked(self) -> "TableSource":
+        if self.impute is not None and self.incomplete != "impute":
+            raise ConfigError(f"scenario.impute is for incomplete: impute, and incomplete is {self.incomplete}")
+        return self
 
     @field_validator("missing", "drop", mode="before")
     @classmethod
@@ -95,6 +114,15 @@ class TableSource(Source):
         notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
         tables: list[dict[str, Column]] = []
         as_read = self._columns(files, names)
+        lacking, most = {name: int(as_read[0][name].is_missing.sum()) for name in names}, files[0].rows
+        sparse = {name: n for name, n in lacking.items() if n > self.drop_columns.get("above", 1.0) * most}
+        if sparse:
+            names = [name for name in names if name not in sparse]
+            as_read = [{name: part[name] for name in part if name not in sparse} for part in as_read]
+            listed = ", ".join(f"'{name}' ({n:,})" for name, n in sparse.items())
+            notes.append(f"{origin}: columns that lack too many of {most:,} cells (drop_columns) left out: {listed}")
+        if not names:
+            raise DataError(f"{origin}: drop_columns = {self.drop_columns} leaves no column to learn from")
         notes += words.unused_marks(files, as_read, self.cell_format)
         for file, columns in zip(files, as_read, strict=True):
             if not self.typed and self.cell_format.thousands is None:
@@ -131,20 +159,27 @@ class TableSource(Source):
             ids_of_rows = [of[part.x] for of, part in zip(suspected * 2, parts, strict=False)]
             codes = np.unique(np.concatenate(ids_of_rows), return_inverse=True)[1]
             suspects = [*map(torch.from_numpy, np.split(codes, [len(parts[0].x)]))]
-        vocabulary = encoding.vocabulary(tables[0], parts[0].x, origin)
+        imputes = (self.impute or Impute()) if self.incomplete == "impute" else None
+        vocabulary = encoding.vocabulary(tables[0], parts[0].x, origin, imputes)
         for number, (table, path) in enumerate(zip(tables, [paths[0], paths[-1]], strict=True)):
             rows, is_other = parts[number].x, path != paths[0]
             x, unknown, _ = encoding.encoded(table, rows, vocabulary, path, origin, is_other)
             parts[number] = replace(parts[number], x=x)
             notes += unknown
         part_origins = str(paths[0]), str(paths[-1])
+        # Missing cells are NaN until `make_scenario` fills them, and `checked_splits` takes finite numbers alone.
+        finite = parts if imputes is None else [replace(part, x=np.nan_to_num(part.x)) for part in parts]
         splits = checked_splits(
             ParsedSplits(
-                origin, parts[0], parts[1], classes, tuple(owners), notes=tuple(notes), part_origins=part_origins
+                origin, finite[0], finite[1], classes, tuple(owners), notes=tuple(notes), part_origins=part_origins
             )
         )
         pairs = [(name, word) for name in names for word in vocabulary[name] or [""]]
         titles = tuple(f"{name}={word}" if word else name for name, word in pairs)
+        if imputes is not None:
+            x_train, x_test = (torch.from_numpy(part.x) for part in parts)
+            train, test = replace(splits.train, x=x_train), replace(splits.test, x=x_test)
+            splits = replace(splits, train=train, test=test, rules=imputes.rules(vocabulary, origin))
         return replace(
             splits,
             train=replace(splits.train, features=titles, suspect=suspects[0] if suspect else None),
@@ -294,15 +329,18 @@ class TableSource(Source):
         return notes
 
     def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:
-        """Return the columns without the rows that lack a value, and a note on how many these were."""
-        incomplete = cells.incomplete_rows(columns.values(), file.rows)
+        """Return the columns without the rows that lack a value that is needed, and a note on how many these were."""
+        imputes = self.incomplete == "impute"
+        needed = [column for name, column in columns.items() if not imputes or name in self.apart]
+        incomplete = cells.incomplete_rows(needed, file.rows)
         count = int(incomplete.sum())
         if not count:
             return columns, []
         if count == file.rows:
             raise DataError(f"{file.path}: every row lacks a value; leave out the columns that are empty (drop)")
         rows = np.flatnonzero(~incomplete)
-        note = f"{file.path}: {count:,} of {file.rows:,} rows lack a value and were left out (incomplete: drop)"
+        lack = f"lack {'a label, owner or group, which are never imputed,' if imputes else 'a value'}"
+        note = f"{file.path}: {count:,} of {file.rows:,} rows {lack} and were left out (incomplete: {self.incomplete})"
         return {name: column.rows(rows) for name, column in columns.items()}, [note]
 
 
