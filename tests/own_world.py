@@ -73,14 +73,27 @@ def write_table(file, rows, columns):
 PATIENTS = {"classes": ["ill", "well"], "features": ["age", "pressure", "sex=f", "sex=m"]}
 
 
-def patients_of_nodes(folder: Path, **keys):
-    """A run in simulation over a table with owners, and the same one over nodes with tables of their own."""
+def with_holes(rows):
+    """Patients of whom some have no age or sex; the third hospital asks for neither sex nor, mostly, the age."""
+    for number, row in enumerate(rows):
+        if number % 5 == 0 or (row["hospital"] == 2 and number % 40):
+            row["age"] = ""
+        if number % 7 == 0 or row["hospital"] == 2:
+            row["sex"] = ""
+    return rows
+
+
+def patients_of_nodes(folder: Path, holes=False, **keys):
+    """A run in simulation over a table with owners, and the same one over nodes with tables of their own; with holes,
+    those of `with_holes`, which are imputed."""
     folder.mkdir(exist_ok=True)
     rows, tests = rows_of_patients(), rows_of_patients(90, seed=4)
+    rows, tests = (with_holes(rows), with_holes(tests)) if holes else (rows, tests)
     everything = ["age", "pressure", "sex", "state", "hospital"]
     write_table(folder / "all.csv", rows, everything)
     write_table(folder / "all-tests.csv", tests, everything)
     whole = {"source": "csv", "path": str(folder / "all.csv"), "test_path": str(folder / "all-tests.csv")}
+    whole |= {"incomplete": "impute"} if holes else {}
     whole |= {"label": "state", "owner": "hospital", "partition": "natural", "clients": 3, "val": 0.0}
     config = config_of(**{"scenario": whole, "evaluation": {"every": 3, "protocol": "global/local"}, **keys})
     there = config.scenario.build(config.seed)
@@ -91,8 +104,11 @@ def patients_of_nodes(folder: Path, **keys):
         own = [{**tests[row], "note": 0} for row in there.test[client]]
         write_table(folder / f"own-{client}-tests.csv", own, columns)
         text = f"source: csv\npath: own-{client}.csv\ntest_path: own-{client}-tests.csv\nlabel: state\n"
+        text += "incomplete: impute\n" if holes else ""
         (folder / f"node-{client:06d}.yaml").write_text(text)
-    return config, of_nodes(config, **PATIENTS)
+    indicators = ["missing(age)", "missing(sex)"] if holes else []
+    agreed = {**PATIENTS, "features": PATIENTS["features"] + indicators} | ({"impute": {}} if holes else {})
+    return config, of_nodes(config, **agreed)
 
 
 def joined(config, folder: Path):

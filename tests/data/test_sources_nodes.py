@@ -57,6 +57,23 @@ def test_what_stands_in_looks_like_the_data(keys):
     assert nodes.as_agreed(there, "itself").normalisation == there.normalisation
 
 
+def test_a_federation_that_imputes_names_its_indicators_and_reports_words_too():
+    nodes = Nodes(classes=["ill", "well"], features=["age", "sex=f", "sex=m", "missing(sex)"], impute={})
+    assert (nodes.numeric_features, nodes.reported_features) == ((0,), (0, 1, 2))
+    nan = float("nan")
+    data = table_of(["sex=f", "sex=w", "age"], [[nan, nan, 40.0], [0.0, 1.0, nan]], [0, 1], ["well", "ill"])
+    assert str(nodes.as_agreed(data, "node").x.tolist()) == "[[40.0, nan, nan, 1.0], [nan, 0.0, 0.0, 0.0]]"
+    for problem, keys in {
+        r"'missing\(ages\)' names no column": {"features": ["age", "missing(ages)"]},
+        "the median of 'age' needs cells": {"features": ["age"], "impute": {"numbers": "median"}},
+        "leave mean and std out": {"features": ["age"], "mean": [0], "std": [1]},
+        "`features` names the indicators": {"features": ["age"], "impute": {"indicator": False}},
+        "numbers and words": {"features": ["sex", "sex=f"]},
+    }.items():
+        with pytest.raises(ValueError, match=problem):
+            Nodes(**{"classes": ["ill", "well"], "impute": {}, **keys})
+
+
 UNFIT = {
     "numbers for bytes": (PICTURES, torch.zeros(1, 1, 2, 2), "samples are numbers, those of the federation bytes"),
     "words": (TABLE, torch.zeros(1, 3, dtype=torch.int64), "samples are token ids"),

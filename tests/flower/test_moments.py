@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.core.errors import RunFolderError
+from fedloom.core.errors import DataError, RunFolderError
 from fedloom.data import Dataset
+from fedloom.data.sources.nodes import Nodes
 from fedloom.flower.node_data import (
     ChannelMoments,
     ClientMoments,
@@ -78,3 +79,38 @@ def test_a_feature_that_is_constant_almost_everywhere_may_have_other_values_at_o
     constant = {k: moments_with(0.0, 0.0) for k in range(4)}
     assert not outliers(constant | {4: moments_with(5000.0, 700.0)}, ["dose"])
     assert list(outliers(constant | {4: moments_with(1e9, 0.0)}, ["dose"])) == [4]
+
+
+def test_missing_cells_are_neither_counted_nor_told_where_they_are_few():
+    data = Dataset(torch.tensor([[torch.nan, 1.0], [3.0, torch.nan]] * 4), torch.zeros(8, dtype=torch.int64), ("a",))
+    told = moments_of(data, np.arange(8), range(2), imputes=True)
+    assert (told.observed, told.mean, told.squares) == ((0, 0), (0.0, 0.0), (0.0, 0.0))
+    told = moments_of(data, np.tile(np.arange(8), 2), range(2), imputes=True)
+    assert (told.observed, told.mean, told.squares) == ((8, 8), (3.0, 1.0), (0.0, 0.0))
+
+
+def test_nodes_pool_means_and_shares_over_observed_cells():
+    """Of 12 words 7 are f, and one node of three has no age: (10 * 50 + 30 * 42) / 40 = 44."""
+    nodes = Nodes(classes=["a", "b"], features=["age", "sex=m", "sex=f", "missing(age)"], impute={})
+    parts = [(10, 50.0, 6, 1.0), (30, 42.0, 6, 1 / 6), (0, 0.0, 0, 0.0)]
+    reported = [
+        ClientMoments(40, ChannelMoments(mean=(age, 1 - f, f), squares=(0.0, 0.0, 0.0), observed=(n, words, words)))
+        for n, age, words, f in parts
+    ]
+    scale = pool_moments(reported, nodes)
+    age, sex = scale.imputed
+    assert (scale.mean, age.value, age.observed, age.missing, age.indicator) == ((44.0,), 44.0, 40, 80, True)
+    assert (sex.value, sex.observed, sex.indicator) == ("f", 12, False)
+    tied = [ClientMoments(9, ChannelMoments(mean=(1.0, 0.5, 0.5), squares=(0.0, 0.0, 0.0), observed=(9, 6, 6)))]
+    assert pool_moments(tied, nodes).imputed[1].value == "f"  # the smallest of equal ones
+    with pytest.raises(DataError, match="column 'age': no training row has a value"):
+        pool_moments(reported[2:], nodes)
+
+
+def test_a_node_without_cells_of_a_column_is_no_outlier():
+    honest = {k: ClientMoments(100, ChannelMoments(mean=(50.0 + k,), squares=(1e4,), observed=(90,))) for k in range(4)}
+    absent = {k: ClientMoments(100, ChannelMoments(mean=(0.0,), squares=(0.0,), observed=(0,))) for k in range(4, 9)}
+    assert not outliers(honest | absent, ["age"])
+    assert not outliers(absent, ["age"])
+    far = ClientMoments(100, ChannelMoments(mean=(5000.0,), squares=(1e4,), observed=(90,)))
+    assert list(outliers(honest | absent | {9: far}, ["age"])) == [9]

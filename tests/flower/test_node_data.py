@@ -73,6 +73,22 @@ def test_the_servers_model_is_tested_on_the_nodes_and_weighted_as_the_protocol_s
     assert tests[0] == tests[1]
 
 
+def test_cells_imputed_by_what_nodes_tell_have_the_bits_of_the_simulation(tmp_path):
+    """One hospital never asks for the sex, and a predictor made of the federation fills new rows alike."""
+    config, own = patients_of_nodes(tmp_path, holes=True)
+    here, there = run(config), run_in_process(own, data=tmp_path)
+    assert same_bits(here.memory.weights[3].server, there.memory.weights[3].server)
+    assert same(here, there)
+    assert here.scenario["input"]["imputed"] == there.scenario["input"]["imputed"]
+
+
+def test_a_node_that_lacks_cells_needs_a_federation_that_imputes(tmp_path):
+    _, own = patients_of_nodes(tmp_path, holes=True)
+    agreed = {**own.scenario.model_extra, "impute": None, "features": own.scenario.model_extra["features"][:4]}
+    with pytest.raises(DataError, match="rows lack a value, and the federation imputes none"):
+        node_scenario(of_nodes(own, **agreed), node_file(tmp_path, 0), 0)
+
+
 def test_a_table_standardised_by_what_nodes_tell_has_the_bits_of_the_simulation(tmp_path):
     """Columns in another order, a word that one node lacks, and a scale that none of them knows alone."""
     config, own = patients_of_nodes(tmp_path)

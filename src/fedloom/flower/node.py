@@ -145,7 +145,7 @@ class Node:
 
     def _scaled(self, scale: Scale | None) -> Scenario:
         nodes = node_source(self.config)
-        if nodes is None or not nodes.numeric_features:
+        if nodes is None or not nodes.reported_features:
             return self.scenario
         if scale is None:
             raise MessageError("a request to work before the nodes' columns are standardised")
@@ -202,9 +202,10 @@ class Node:
             run=request.run, client=self.client, token=token, samples=samples, classes=names, clock=time.time()
         )
         nodes = node_source(self.config)
-        if nodes is None or not nodes.numeric_features or request.scale is not None or self._never_trains:
+        if nodes is None or not nodes.reported_features or request.scale is not None or self._never_trains:
             return reply, b""
-        moments = moments_of(scenario.train_set, self.indices.numpy(), nodes.numeric_features)
+        rows, imputes = self.indices.numpy(), bool(nodes.rules)
+        moments = moments_of(scenario.train_set, rows, nodes.reported_features, imputes)
         return reply.model_copy(update={"moments": moments}), b""
 
     def _train(self, message: Message) -> tuple[Reply, bytes]:

@@ -18,6 +18,7 @@ from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.core.streams import Streams
 from fedloom.data import Dataset, Scenario
+from fedloom.data.imputation import ImputedColumn, impute, unobserved_error
 from fedloom.data.leak import leak, leak_sentences
 from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Splits, load_splits
@@ -172,30 +173,36 @@ def _with_only_client(own: Scenario, client: int, clients: int) -> Scenario:
 
 
 Means = tuple[Annotated[float, Field(ge=-1e30, le=1e30)], ...]  # deviations of such values fit float32
+FEWEST_CELLS = 5  # whose moments a node reports where missing cells are imputed
 FARTHEST = 30.0  # largest deviation from the median client, over the usual one
 
 
 class ChannelMoments(Strict, frozen=True):
-    """For each numeric feature of a node's training samples: the mean, and the sum of squared distances from it."""
+    """For each reported feature of a node's training samples: the mean, and the sum of squared distances from it.
+
+    observed: cells with a value, where missing ones are imputed; of too few cells all three are 0."""
 
     mean: Means
     squares: tuple[Annotated[float, Field(ge=0, le=1e70)], ...]
+    observed: tuple[Annotated[int, Field(ge=0, le=2**40)], ...] | None = None
 
 
 class Scale(Stored, frozen=True):
-    """The common standardisation: nets see (value - mean) / std of each numeric feature."""
+    """The common standardisation: nets see (value - mean) / std of each numeric feature; and how cells are imputed."""
 
     FILE = "flower-scale.json"
     ADVICE = "start the run again in another folder"
 
     mean: Means
     std: tuple[Annotated[float, Field(gt=0, le=1e35)], ...]
+    imputed: tuple[ImputedColumn, ...] = ()
 
     def apply(self, data: Dataset, nodes: Nodes) -> Dataset:
         """Return `data` with this standardisation; other features stay as they are stored."""
         mean, std, columns = torch.zeros(nodes.input_shape), torch.ones(nodes.input_shape), list(nodes.numeric_features)
         mean[columns], std[columns] = torch.tensor(self.mean), torch.tensor(self.std)
-        return replace(data, mean=mean, std=std)
+        scaled = replace(data, mean=mean, std=std)
+        return impute(scaled, self.imputed)[0] if self.imputed else scaled
 
     def apply_to_scenario(self, scenario: Scenario, nodes: Nodes) -> Scenario:
         """Return a scenario with this standardisation of all its samples."""
@@ -215,16 +222,26 @@ class ClientMoments:
     samples: int
     moments: ChannelMoments
 
+    @property
+    def counts(self) -> Sequence[int]:
+        """The number of cells behind the moments of each feature."""
+        observed = self.moments.observed
+        return [self.samples] * len(self.moments.mean) if observed is None else observed
 
-def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int]) -> ChannelMoments:
-    """Return the moments of the features `measured` over the training samples `rows` [n], computed in float64."""
-    mean, squares = [], []
+
+def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int], imputes: bool = False) -> ChannelMoments:
+    """Return the moments of the features `measured` over the training samples `rows` [n], computed in float64. If it
+    imputes, over the observed cells, and zeros for fewer than `FEWEST_CELLS`."""
+    mean, squares, observed = [], [], []
     for feature in measured:
         values = data.x[torch.from_numpy(rows), feature].numpy().astype(np.float64)
-        varies = values.min() < values.max()  # a constant feature gets exact moments, without rounding errors
-        mean.append(float(values.mean() if varies else values[0]))
+        values = values[~np.isnan(values)]
+        values = values[:0] if imputes and len(values) < FEWEST_CELLS else values
+        observed.append(len(values))
+        varies = len(values) > 0 and values.min() < values.max()  # a constant feature gets exact moments
+        mean.append(float(values.mean() if varies else values[0] if len(values) else 0.0))
         squares.append(float(values.var() * len(values)) if varies else 0.0)
-    return ChannelMoments(mean=tuple(mean), squares=tuple(squares))
+    return ChannelMoments(mean=tuple(mean), squares=tuple(squares), observed=tuple(observed) if imputes else None)
 
 
 def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> dict[int, str]:
@@ -236,14 +253,18 @@ def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> 
         return {}
     clients = list(reported)
     means, squares = (np.array([getattr(reported[k].moments, key) for k in clients]) for key in ("mean", "squares"))
-    deviations = np.sqrt(squares / np.array([max(1, reported[k].samples) for k in clients])[:, None])
-    centre = np.median(means, axis=0)
-    spread = np.median(np.sqrt(deviations**2 + (means - centre) ** 2), axis=0)
+    counts = np.array([reported[k].counts for k in clients])
+    deviations = np.sqrt(squares / np.maximum(1, counts))
+    means = np.where((counts > 0) | ~counts.any(0), means, np.nan)
+    centre = np.nanmedian(means, axis=0)
+    spread = np.nanmedian(np.sqrt(deviations**2 + (means - centre) ** 2), axis=0)
     # A feature that is constant for most clients has no usual deviation, and only absurd values are refused.
     unit = np.where(spread > 0, spread, 1e6 * np.maximum(1.0, np.abs(centre)) / FARTHEST)
     refused = {}
     for name, values in (("mean", np.abs(means - centre)), ("deviation", deviations)):
         for row, column in zip(*np.nonzero(values > FARTHEST * unit), strict=True):
+            if "=" in features[column]:  # the share of a word, which is bounded
+                continue
             value = (means if name == "mean" else deviations)[row, column]
             typical_value = (centre if name == "mean" else spread)[column]
             refused[clients[row]] = (
@@ -253,12 +274,29 @@ def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> 
     return refused
 
 
-def pool_moments(reported: Collection[ClientMoments]) -> Scale:
-    """Return mean and deviation over all samples, summed in client order in float64; a constant feature gets 1."""
-    samples = np.array([client.samples for client in reported], np.float64)[:, None]
+def pool_moments(reported: Collection[ClientMoments], nodes: Nodes | None = None) -> Scale:
+    """Return mean and deviation over all samples, summed in client order in float64; a constant feature gets 1. If the
+    nodes impute, of the numeric features alone, and the values of missing cells. Raises `DataError` for a column
+    without a value at any node."""
+    samples = np.array([client.counts for client in reported], np.float64)
     means, squares = (np.array([getattr(client.moments, key) for client in reported]) for key in ("mean", "squares"))
-    mean = (samples * means).sum(0) / samples.sum()
+    observed = samples.sum(0)
+    mean = (samples * means).sum(0) / np.maximum(1, observed)
     # The mean of equal numbers may differ from them in its last bit, which would give a constant feature a deviation.
-    mean = np.where((means == means[0]).all(0), means[0], mean)
-    variance = (squares + samples * (means - mean) ** 2).sum(0) / samples.sum()
-    return Scale(mean=tuple(mean.tolist()), std=tuple(np.where(variance > 0, np.sqrt(variance), 1.0).tolist()))
+    first = means[(samples > 0).argmax(0), np.arange(len(mean))]
+    mean = np.where(((means == first) | (samples == 0)).all(0), first, mean)
+    variance = (squares + samples * (means - mean) ** 2).sum(0) / np.maximum(1, observed)
+    std, imputed = np.where(variance > 0, np.sqrt(variance), 1.0), list[ImputedColumn]()
+    if nodes is None or not nodes.rules:
+        return Scale(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+    cells = np.rint(samples * means.clip(0, 1)).sum(0)  # of words: how many cells hold them
+    index = {(nodes.features or ())[feature]: index for index, feature in enumerate(nodes.reported_features)}
+    for rule in nodes.rules:
+        at = [index[name] for name in rule.features]
+        count, value = int(observed[at[0]]), rule.word(cells[at]) if rule.holds_words else float(mean[at[0]])
+        if not count:
+            raise unobserved_error(rule.column)
+        facts = {"observed": count, "missing": sum(client.samples for client in reported) - count}
+        imputed.append(rule.model_copy(update={"value": value if rule.value is None else rule.value, **facts}))
+    numeric = [nodes.reported_features.index(feature) for feature in nodes.numeric_features]
+    return Scale(mean=tuple(mean[numeric].tolist()), std=tuple(std[numeric].tolist()), imputed=tuple(imputed))

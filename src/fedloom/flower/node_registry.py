@@ -9,7 +9,7 @@ from fedloom.data import Scenario
 from fedloom.flower.bindings import NodeBindings, WrongClientError
 from fedloom.flower.findings import clock_difference
 from fedloom.flower.logs import LogRecord, client_list
-from fedloom.flower.node_data import ClientMoments, Scale
+from fedloom.flower.node_data import ChannelMoments, ClientMoments, Scale
 from fedloom.flower.status import Absence, NodeStatus, StatusWriter
 from fedloom.flower.transport import Transport
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, read_reply
@@ -294,8 +294,10 @@ class NodeRegistry:
                 f"{short_repr(list(self._classes))}; use the same labels on all nodes"
             )
         if self._measured and client < self._training_clients:
-            features = 0 if reply.moments is None else min(len(reply.moments.mean), len(reply.moments.squares))
-            if features != self._measured or not reply.samples:
+            moments = reply.moments or ChannelMoments(mean=(), squares=())
+            observed = (reply.samples,) * self._measured if moments.observed is None else moments.observed
+            features = min(map(len, (moments.mean, moments.squares, observed)))
+            if features != self._measured or not reply.samples or max(observed) > reply.samples:
                 reported = f"moments of {features} features of {reply.samples} samples"
                 raise MessageError(f"client {client} reports {reported}; need {self._measured} features")
 

@@ -10,6 +10,7 @@ from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import read_file, restrict_to_owner, write_atomic
 from fedloom.data import Scenario
+from fedloom.data.imputation import imputed_cells
 from fedloom.data.sources.nodes import Nodes
 from fedloom.engine import Engine, Federation, Worker
 from fedloom.flower.bindings import NodeBindings
@@ -84,8 +85,8 @@ def serve(
     if nodes is not None:
         scenario = server_scenario(config, None if tests is None else server_data(config, tests))
         scale = Scale.read(out)
-        if nodes.numeric_features and scale is None:
-            measured = len(nodes.numeric_features)
+        if nodes.reported_features and scale is None:
+            measured = len(nodes.reported_features)
             registry = NodeRegistry(transport, identity, scenario, status, say, bindings, measured)
             registry.wait(range(scenario.clients), settings.min_clients, settings.join_timeout)
             scale = _pool_scale(registry, config, nodes, say)
@@ -129,7 +130,7 @@ def serve(
 
 def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> Scale:
     """Pool the moments that the online clients report, and refuse clients that are far from the others."""
-    settings, features = config.flower, [(nodes.features or ())[index] for index in nodes.numeric_features]
+    settings, features = config.flower, [(nodes.features or ())[index] for index in nodes.reported_features]
     counts = {client: reported.samples for client, reported in registry.moments().items()}
     for client, reason in shares_too_large(counts, settings.max_share).items():
         registry.refuse(client, reason)
@@ -137,9 +138,11 @@ def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Ca
         registry.refuse(client, reason)
     reported = list(registry.moments().values())
     size = sum(len(client.moments.model_dump_json()) for client in reported)
-    scale = pool_moments(reported)
+    scale = pool_moments(reported, nodes)
     registry.set_scale(scale)
     say(f"{len(scale.mean)} features are standardised by moments that {len(reported)} clients sent in {size:,} bytes")
+    if lacking := {column.column: column.missing for column in scale.imputed if column.missing}:
+        say(f"missing cells, filled by values over all nodes: {imputed_cells(scale.imputed, lacking)}")
     if len(reported) < FEWEST:
         say(f"fewer than {FEWEST} clients sent moments of their features, so nothing bounds the moments of one of them")
     return scale
