@@ -163,7 +163,15 @@ def init(
     for note in first.scenario.notes:
         if not any(finding.rule in note for finding in first.findings):
             shared.say(note)
-    for key in ("missing", "bounds", "categorical", "drop", "incomplete", "group"):  # nothing leaves without a line
+    for key in (
+        "missing",
+        "bounds",
+        "categorical",
+        "drop",
+        "drop_columns",
+        "incomplete",
+        "group",
+    ):  # nothing leaves without a line
         if (written := first.sections["scenario"].get(key)) is not None:
             shared.say(f"scenario.{key} = {written[0]}: {written[1]}")
     if as_json:

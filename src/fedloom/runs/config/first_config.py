@@ -91,7 +91,7 @@ def first_config(data: str, label: str | None = None, owner: str | None = None, 
     sections = {"scenario": source | dealt} | _settings(splits, scenario.clients, smallest)
     config = parse(_values(sections))
     with reproducible_settings():
-        setup = Setup.from_config(config, splits.train.input_shape, splits.train.num_classes, scenario.clients)
+        setup = Setup.from_config(config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)
         setup.worker(config, scenario.train_set)
         setup.diagnostics(config, scenario.train_set)
     return FirstConfig(name, sections, config, scenario, findings)

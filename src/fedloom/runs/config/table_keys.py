@@ -33,6 +33,8 @@ _OWNERS = re.compile(
 _MAX_CLASSES = 100
 _MIN_ROWS_OF_OWNER = 10
 _CLIENTS = 10
+_SPARSE = 0.4  # of the cells of a column
+_FEW_LOST = 0.05  # of the labelled rows
 _WORDS = 1000  # of a column, in which numbers are sought
 Ask = Callable[[str, Sequence[str], str], str]
 """Ask a person: question, choices and default -> answer."""
@@ -106,10 +108,32 @@ def mend(keys: Keys) -> list[DataFinding]:
             keys.pop(key, None)
         keys |= content
         return [finding for finding in findings if finding.check in ("group-like", "look-alikes")]
-    used = [column for name, column in _columns(table).items() if name not in dropped]
-    if count := int(incomplete_rows(used, table.file.rows).sum()):
-        keys["incomplete"] = "drop", f"{count:,} of {table.file.rows:,} rows lack a value"
+    apart = [keys[role][0] for role in ("label", "owner", "group") if role in keys]
+    used = {name: column for name, column in _columns(table).items() if name not in dropped}
+    keys |= _incomplete(used, apart, table.file.rows)
     return findings
+
+
+def _incomplete(columns: Mapping[str, Column], apart: Sequence[str], rows: int) -> Keys:
+    """Return the keys for missing cells, with counts: sparse columns are left out, and rows dropped if they are few.
+    apart: the columns, such as the label, whose cells are never imputed."""
+    counts = {name: int(column.is_missing.sum()) for name, column in columns.items() if column.is_missing.any()}
+    sparse = [name for name, count in counts.items() if count > _SPARSE * rows and name not in apart]
+    keys, sparse = Keys(), sparse if len(sparse) < len(columns) - len(apart) else []
+    if sparse:
+        keys["drop_columns"] = {"above": _SPARSE}, "leaves out " + ", ".join(f"{n} ({counts[n]:,})" for n in sparse)
+    unlabelled = incomplete_rows((columns[name] for name in apart if name in columns), rows)
+    lacking = incomplete_rows((columns[name] for name in columns if name not in {*apart, *sparse}), rows) & ~unlabelled
+    if not (unlabelled | lacking).any():
+        return keys
+    cells = ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda pair: -pair[1]))
+    share = lacking.sum() / max(1, (~unlabelled).sum())
+    why = f"missing cells of {rows:,} rows: {cells}; {int(lacking.sum()):,} labelled rows ({share:.1%}) lack a feature"
+    if share <= _FEW_LOST:
+        return keys | {"incomplete": ("drop", f"{why}, which are few")}
+    values = {"numbers": "mean", "words": "most_frequent", "indicator": True}
+    means = "values of the training rows; a feature missing(COLUMN) is 1 where one was filled in"
+    return keys | {"incomplete": ("impute", f"{why}, too many to drop"), "impute": (values, means)}
 
 
 def _proposal(finding: DataFinding) -> tuple[str, Any]:
