@@ -359,3 +359,22 @@ def test_a_set_of_the_hub_that_does_not_fit(
     with pytest.raises(FedloomError, match=says) as caught:
         hub_keys("some/set", label)
     assert "\n" not in str(caught.value)
+
+
+def test_missing_cells_cost_columns_before_rows_and_rows_only_where_they_are_few() -> None:
+    def table(name: str, lacking_age: int) -> dict[str, Any]:
+        rows = [
+            f"{'' if row < lacking_age else f'{RNG.normal():.2f}'},{'' if row % 20 < 9 else row % 13},"
+            f"{RNG.normal():.2f},{'' if row == 77 else 'ab'[row % 2]}"
+            for row in range(100)
+        ]
+        Path(name).write_text("\n".join(["age,chol,size,ill", *rows]) + "\n")
+        return runs_unchanged(name)["scenario"]
+
+    values = table("few.csv", 4)
+    assert (values["drop_columns"], values["incomplete"], "drop" in values) == ({"above": 0.4}, "drop", False)
+    text = Path("first.yaml").read_text()
+    assert "# leaves out chol (45)" in text
+    assert "# missing cells of 100 rows: chol 45, age 4, ill 1; 4 labelled rows (4.0%) lack a feature" in text
+    values = table("many.csv", 6)
+    assert (values["incomplete"], values["impute"]["indicator"]) == ("impute", True)
