@@ -95,12 +95,13 @@ def test_a_constant_may_be_a_word_of_its_own_and_columns_have_their_own_rules(tm
     assert data.mean[0] == pytest.approx(GOLDEN["mean"])  # of observed cells
 
 
-def test_rows_without_label_or_owner_are_left_out_and_counted(tmp_path):
-    rows = [(f"s{row % 2}", None if row == 0 else 40 + row, "f", "ab"[row % 3 > 0]) for row in range(12)]
-    rows[3], rows[6] = (*rows[3][:3], None), (None, *rows[6][1:])
-    scenario = dealt(tmp_path, rows=rows)
-    assert len(scenario.train_set) == 10
-    assert any("2 of 12 rows lack a label, owner or group, which are never imputed" in note for note in scenario.notes)
+def test_rows_without_label_owner_or_group_are_left_out_and_counted(tmp_path):
+    rows = [(f"s{row % 2}", None if row == 0 else 40 + row, f"p{row}", "ab"[row % 3 > 0]) for row in range(24)]
+    rows[3], rows[6], rows[7] = (*rows[3][:3], None), (None, *rows[6][1:]), (*rows[7][:2], None, rows[7][3])
+    scenario = dealt(tmp_path, tests=((1, "x", "a"), (2, "y", "b"), (3, "z", "b")), rows=rows, group="sex")
+    assert len(scenario.train_set) == 21
+    assert scenario.train_set.features == ("age", "missing(age)")
+    assert any("3 of 24 rows lack a label, owner or group, which are never imputed" in note for note in scenario.notes)
 
 
 def test_sparse_columns_leave_before_rows_do(tmp_path):
