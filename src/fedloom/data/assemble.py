@@ -1,8 +1,7 @@
 """Build a `Scenario` from a source: thin, deal, split and skew, in this order."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from fedloom.core.streams import Streams
 from fedloom.data.attacks import Attack
 from fedloom.data.dataset import IDS, Dataset, channel_moments, sets_digest
 from fedloom.data.group_split import deal_groups, group_split, split_groups
-from fedloom.data.imputation import ImputedColumn, impute, imputed_cells
+from fedloom.data.imputation import impute_scenario, with_sets
 from fedloom.data.leak import group_notes, refuse_crossing_groups
 from fedloom.data.newcomers import HeldOut, LeftOutDomain, without_newcomers
 from fedloom.data.partitions.natural import Natural
@@ -240,7 +239,7 @@ def make_scenario(
     scenario = _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
     if not splits.rules and isinstance(public, Dataset) and bool(public.x.isnan().any()):
         raise ConfigError("scenario.public.incomplete = 'impute': the clients' source imputes nothing; take drop")
-    return _imputed(scenario, splits.rules) if splits.rules else scenario
+    return impute_scenario(scenario, splits.rules) if splits.rules else scenario
 
 
 def _deal(
@@ -368,35 +367,9 @@ def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
     return _with_moments(scenario, mean, std)
 
 
-def _imputed(scenario: Scenario, rules: Sequence[ImputedColumn]) -> Scenario:
-    """Fill missing cells of all samples by values over the training views, and note how many. Raises `ConfigError` for
-    public samples with other features."""
-    data, rows = scenario.train_set, torch.from_numpy(scenario.train.order)
-    if scenario.public is not None and scenario.public.features != data.features:
-        raise ConfigError("scenario.public: its features are not the clients', by whose values its cells are filled")
-    position, x = {name: number for number, name in enumerate(data.features)}, data.x[rows].numpy()
-    columns = [rule.fitted(x[:, [position[name] for name in rule.features]]) for rule in rules]
-    counts = Counter[str]()
-    for samples in [data] if scenario.test_origin != "official" else [data, scenario.test_set]:
-        counts.update(impute(samples, columns)[1])
-    note = f"missing cells, filled by values over the training rows: {imputed_cells(columns, counts)}"
-    scenario = _with_sets(scenario, lambda samples: impute(samples, columns)[0])
-    return replace(scenario, notes=(*scenario.notes, note)) if counts else scenario
-
-
 def _with_moments(scenario: Scenario, mean: Tensor, std: Tensor) -> Scenario:
     """Normalise all samples of a scenario, those of newcomers included, by the same mean and deviation [c]."""
-    return _with_sets(scenario, lambda samples: replace(samples, mean=mean, std=std))
-
-
-def _with_sets(scenario: Scenario, change: Callable[[Dataset], Dataset]) -> Scenario:
-    """Change all samples of a scenario, those of newcomers included, in the same way."""
-    sets = {"train_set": scenario.train_set, "test_set": scenario.test_set, "public": scenario.public}
-    changed: dict[str, Any] = {name: change(samples) for name, samples in sets.items() if samples is not None}
-    if (newcomers := scenario.newcomers) is not None:
-        test_set = change(newcomers.test_set)
-        changed["newcomers"] = replace(newcomers, train_set=changed["train_set"], test_set=test_set)
-    return replace(scenario, **changed)
+    return with_sets(scenario, lambda samples: replace(samples, mean=mean, std=std))
 
 
 def _merged(first: Views, second: Views) -> Views:
