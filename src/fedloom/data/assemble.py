@@ -15,12 +15,11 @@ from fedloom.core.streams import Streams
 from fedloom.data.attacks import Attack
 from fedloom.data.dataset import IDS, Dataset, channel_moments, sets_digest
 from fedloom.data.group_split import deal_groups, group_split, split_groups
-from fedloom.data.imputation import impute_scenario, with_sets
 from fedloom.data.leak import group_notes, refuse_crossing_groups
 from fedloom.data.newcomers import HeldOut, LeftOutDomain, without_newcomers
 from fedloom.data.partitions.natural import Natural
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
-from fedloom.data.scenario import Scenario, TestRows
+from fedloom.data.scenario import Scenario, TestRows, impute_scenario, with_sets
 from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Indices, Views, hold_out, matched_tests, select, split_three, starts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,11 +12,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError, DataError, short_repr, suggest_name
+from fedloom.core.errors import DataError, short_repr, suggest_name
 
 if TYPE_CHECKING:
     from fedloom.data.dataset import Dataset
-    from fedloom.data.scenario import Scenario
 
 Strategy = Literal["mean", "median", "most_frequent", "constant"]
 Constant = Annotated[dict[Literal["constant"], int | float | str], Field(min_length=1)]
@@ -167,29 +166,3 @@ def imputed_cells(columns: Sequence[ImputedColumn], counts: Mapping[str, int]) -
         how = f"{column.strategy.replace('_', ' ')} {value}{'' if column.missing else ', complete in training'}"
         listed.append(f"'{column.column}' ({counts[column.column]:,}, {how})")
     return ", ".join(listed) + (f" and {len(counts) - _LISTED} more columns" if len(counts) > _LISTED else "")
-
-
-def impute_scenario(scenario: Scenario, rules: Sequence[ImputedColumn]) -> Scenario:
-    """Fill missing cells of all samples by values over the training views, and note how many. Raises `ConfigError` for
-    public samples with other features."""
-    data, rows = scenario.train_set, torch.from_numpy(scenario.train.order)
-    if scenario.public is not None and scenario.public.features != data.features:
-        raise ConfigError("scenario.public: its features are not the clients', by whose values its cells are filled")
-    position, x = {name: number for number, name in enumerate(data.features)}, data.x[rows].numpy()
-    columns = [rule.fitted(x[:, [position[name] for name in rule.features]]) for rule in rules]
-    counts = Counter[str]()
-    for samples in [data] if scenario.test_origin != "official" else [data, scenario.test_set]:
-        counts.update(impute(samples, columns)[1])
-    note = f"missing cells, filled by values over the training rows: {imputed_cells(columns, counts)}"
-    scenario = with_sets(scenario, lambda samples: impute(samples, columns)[0])
-    return replace(scenario, notes=(*scenario.notes, note)) if counts else scenario
-
-
-def with_sets(scenario: Scenario, change: Callable[[Dataset], Dataset]) -> Scenario:
-    """Change all samples of a scenario, those of newcomers included, in the same way."""
-    sets = {"train_set": scenario.train_set, "test_set": scenario.test_set, "public": scenario.public}
-    changed: dict[str, Any] = {name: change(samples) for name, samples in sets.items() if samples is not None}
-    if (newcomers := scenario.newcomers) is not None:
-        test_set = change(newcomers.test_set)
-        changed["newcomers"] = replace(newcomers, train_set=changed["train_set"], test_set=test_set)
-    return replace(scenario, **changed)

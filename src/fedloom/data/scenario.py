@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, floor, isfinite, isinf, log10
 from statistics import median
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.data.dataset import DIGITS, Dataset, add_array, add_metadata, add_samples
+from fedloom.data.imputation import ImputedColumn, impute, imputed_cells
 from fedloom.data.views import Indices, Views, evenly_spaced
 
 if TYPE_CHECKING:
@@ -353,3 +356,29 @@ def _white(data: Dataset) -> float | None:
         return None
     largest = float(data.x.max())
     return 255.0 if data.x.dtype == torch.uint8 and largest >= 128 else largest
+
+
+def impute_scenario(scenario: Scenario, rules: Sequence[ImputedColumn]) -> Scenario:
+    """Fill missing cells of all samples by values over the training views, and note how many. Raises `ConfigError` for
+    public samples with other features."""
+    data, rows = scenario.train_set, torch.from_numpy(scenario.train.order)
+    if scenario.public is not None and scenario.public.features != data.features:
+        raise ConfigError("scenario.public: its features are not the clients', by whose values its cells are filled")
+    position, x = {name: number for number, name in enumerate(data.features)}, data.x[rows].numpy()
+    columns = [rule.fitted(x[:, [position[name] for name in rule.features]]) for rule in rules]
+    counts = Counter[str]()
+    for samples in [data] if scenario.test_origin != "official" else [data, scenario.test_set]:
+        counts.update(impute(samples, columns)[1])
+    note = f"missing cells, filled by values over the training rows: {imputed_cells(columns, counts)}"
+    scenario = with_sets(scenario, lambda samples: impute(samples, columns)[0])
+    return replace(scenario, notes=(*scenario.notes, note)) if counts else scenario
+
+
+def with_sets(scenario: Scenario, change: Callable[[Dataset], Dataset]) -> Scenario:
+    """Change all samples of a scenario, those of newcomers included, in the same way."""
+    sets = {"train_set": scenario.train_set, "test_set": scenario.test_set, "public": scenario.public}
+    changed: dict[str, Any] = {name: change(samples) for name, samples in sets.items() if samples is not None}
+    if (newcomers := scenario.newcomers) is not None:
+        test_set = change(newcomers.test_set)
+        changed["newcomers"] = replace(newcomers, train_set=changed["train_set"], test_set=test_set)
+    return replace(scenario, **changed)
