@@ -135,6 +135,7 @@ def _minutes_sheet(values: Sequence[ComparedValue]) -> DataTable:
 
 
 def with_domain(name: str, domain: str | None) -> str:
+    """The name of a value, with its domain if it has one."""
     return name if domain is None else f"{name}, {domain}"
 
 
