@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn import metrics as sk
 from sklearn.linear_model import LogisticRegression
 
 from fedloom.core.errors import ConfigError
@@ -42,8 +43,8 @@ def noisy(samples=400, seed=0):
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c["values"].get("calibration")], ids=lambda case: case["name"])
-def test_golden_calibration_and_parts(case):
-    golden = case["values"]
+def test_golden_calibration_parts_and_net_benefit(case):
+    golden, samples = case["values"], len(case["labels"])
     states = states_of([second - first for first, second in case["logits"]], case["labels"])
     for key, name in NAMES.items():
         if key not in OVERFLOWS.get(case["name"], ()):
@@ -52,6 +53,11 @@ def test_golden_calibration_and_parts(case):
             assert states.value(name) == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True), key
     parts = states.details("calibration_slope")["brier_parts"]
     assert [parts[name] for name in PARTS.values()] == pytest.approx([golden["brier_parts_10"][k] for k in PARTS])
+    rows = {round(row[0], 9): row[1:] for row in states.details("auroc")["curves"][1]}
+    for risk, benefit in golden["net_benefit"].items():
+        odds = float(risk) / (1 - float(risk))
+        found, alarms = rows[round(math.log(odds), 9)]
+        assert (found - alarms * odds) / samples == pytest.approx(benefit)
 
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
@@ -84,6 +90,17 @@ def test_bins_give_nearly_the_same():
         assert binned.value(name) == pytest.approx(exact.value(name), rel=2e-3, abs=2e-3)
     assert binned.details("calibration_slope")["note"] == "binned"
     assert math.isnan(binned.poolable().value("calibration_slope"))
+
+
+def test_the_curve_has_the_points_of_a_roc_curve():
+    scores, labels = noisy()
+    curve = np.array(states_of(scores, labels).details("auroc")["curves"][1])
+    assert len(curve) < 220
+    for threshold, found, alarms in curve:
+        taken = np.array(scores) >= threshold
+        assert (found, alarms) == (taken[np.array(labels) == 1].sum(), taken[np.array(labels) == 0].sum())
+    area = sk.auc(curve[:, 2] / curve[-1, 2], curve[:, 1] / curve[-1, 1])
+    assert area == pytest.approx(sk.roc_auc_score(labels, scores), abs=0.01)
 
 
 def test_golden_threshold():

@@ -185,6 +185,19 @@ def test_a_method_without_a_global_model_has_no_threshold():
         trained(method="local")
 
 
+def test_a_report_of_two_classes_draws_the_curves_and_the_chosen_point(folder, capsys, tmp_path):
+    for words, charts in ((str(folder), 3), (None, 0)):
+        path = words or str(tmp_path / "run")
+        if words is None:
+            three = fl.scenario("digits", partition="iid", clients=3)
+            fl.run("fedavg", scenario=three, model="logistic", rounds=1, out=path, evaluation={"metrics": ["auroc"]})
+        call(capsys, "report", path, "--out", str(tmp_path / "report.html"))
+        page = (tmp_path / "report.html").read_text()
+        titles = ("ROC curve", "Precision and recall", "Decision curve")
+        assert sum(f"<h3>{title}</h3>" in page for title in titles) == charts
+        assert page.count("Dot: the threshold that validation data chose.") == 2 * charts
+
+
 def test_a_finished_run_is_tested_again_at_the_same_threshold(folder, numbers):
     again = Result.read(folder).evaluate(protocols=["global/global"], data=scenario())
     assert again.numbers["decision"] == numbers["decision"]

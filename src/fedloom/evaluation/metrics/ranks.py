@@ -18,6 +18,7 @@ from fedloom.evaluation.metrics.by_class import mean_of_defined, plain, weighted
 BINS = 4096
 _LARGEST_ASINH = 12.0  # bins cover log odds up to sinh(12), some 80,000; the outer bins have those beyond
 _LARGEST_SCORE = 1e15  # of a threshold
+_RISKS = (torch.arange(1, 100).double() / 100).logit()  # of a decision curve
 _PORTABLE_COUNTS = 1 << 16  # bins of all classes together that leave a node
 
 
@@ -112,6 +113,20 @@ class ClassScores(Metric):
         hits, alarms = (torch.cat([n.double().flip(0).cumsum(0).flip(0), torch.zeros(1)]) for n in (of_class, others))
         return thresholds, hits, alarms
 
+    def curve(self, label: int) -> list[list[float]]:
+        """Rows of a threshold, and the samples of the class and of all others at or above it, at falling thresholds.
+
+        They are those of the decision curve (risks of 1 to 99 %), and some 100 that a ROC curve needs.
+        """
+        scores, (thresholds, hits, alarms) = self.counts(label)[0], self.cuts(label)
+        above = torch.searchsorted(scores, _RISKS)
+        at_risks = torch.stack([_RISKS, hits[above], alarms[above]], 1)
+        # one threshold for each 2 % of the class or of the others
+        part = ((hits / hits[0].clamp(min=1) + alarms / alarms[0].clamp(min=1)) * 50).ceil()
+        at_parts = torch.stack([thresholds, hits, alarms], 1)[part.diff(prepend=part[:1] + 1) < 0]
+        rows: list[list[float]] = torch.cat([at_risks, at_parts]).tolist()
+        return sorted(rows, reverse=True)
+
     def reduced(self) -> Self:
         return self._without_scores(self.bins[..., :0], self.values())
 
@@ -185,6 +200,10 @@ class Auroc(ClassScores):
     """
 
     __slots__ = ()
+
+    def details(self) -> Mapping[str, Any]:
+        two = self.bins.shape[1] == 2
+        return {**super().details(), **({"curves": [self.curve(0), self.curve(1)]} if two else {})}
 
 
 @METRICS.register("average_precision")

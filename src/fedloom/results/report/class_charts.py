@@ -29,11 +29,13 @@ from fedloom.results.report.class_results import (
 )
 from fedloom.results.report.line_charts import wide_and_narrow
 from fedloom.results.report.markup import bullets, chart, choices, fold, grid, paragraph, table
+from fedloom.results.report.risk_charts import risk_charts
 
 _HALF = 390.0  # CSS pixels at natural size
 _WITH_COUNTS = 12  # classes up to which the cells of a matrix have their counts
 _CORRECT, _WRONG = (0.20, 0.49, 0.75), (0.85, 0.42, 0.05)  # mixed by opacity, which suits light and dark themes
 _DARKEST = 0.7  # opacity; text on darker cells would be hard to read
+_FEW_SAMPLES = 20  # in a bin of calibration: its share of correct predictions may be off by 20 points
 _LABEL = 14  # characters of a class's name
 _TICK_STEP = 14.0  # CSS pixels between names of classes
 _PERCENT = FuncFormatter(lambda value, _: f"{value:g} %")
@@ -114,7 +116,10 @@ def _draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str
     axes.plot([0, 100], [0, 100], color=color("muted"), linewidth=1.2, linestyle=(0, (2, 2)))
     used = [one for one in curve.bins if one is not None]
     xs, ys = [100 * confidence for _, confidence, _ in used], [100 * correct for *_, correct in used]
-    axes.plot(xs, ys, "-o", color=color(tone), linewidth=1.8, markersize=6, clip_on=False, zorder=3)
+    axes.plot(xs, ys, "-", color=color(tone), linewidth=1.8, zorder=3)
+    for x, y, (samples, *_) in zip(xs, ys, used, strict=True):
+        fill = "none" if samples < _FEW_SAMPLES else color(tone)
+        axes.plot(x, y, "o", color=color(tone), markerfacecolor=fill, markersize=6, clip_on=False, zorder=3)
     if majority is not None:
         axes.axhline(100 * majority, color=color("warn"), linewidth=1.6, linestyle=(0, (4, 2.5)))
     _percent_axes(axes, "", "correct", grid="both")
@@ -126,7 +131,9 @@ def _draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str
     step = 100 / len(curve.bins)
     for k, one in enumerate(curve.bins):
         if one is not None:
-            below.add_patch(Rectangle((k * step + 0.6, 0), step - 1.2, one[0], color=color("p1"), linewidth=0))
+            alpha = 0.35 if one[0] < _FEW_SAMPLES else 1.0
+            place_of_bar = (k * step + 0.6, 0)
+            below.add_patch(Rectangle(place_of_bar, step - 1.2, one[0], color=color("p1"), alpha=alpha, linewidth=0))
             below.text((k + 0.5) * step, one[0], _short(one[0]), color=color("ink"), fontsize=10, ha="center")
     below.set_yticks([])
     _percent_axes(below, "confidence", "samples", grid=None)
@@ -214,6 +221,7 @@ def _row_blocks(number: int, group: Group, results: ClassResults, tone: str, wit
     charts.append(_recall(f"recall-{number}", group, results, tone))
     calibrated = _calibration(f"calibration-{number}", group, tone)
     charts += [] if calibrated is None else [calibrated]
+    charts += risk_charts(f"risk-{number}", group, tone)
     clients = client_matrices(f"client-confusion-{number}", group.results[0], results.classes) if with_clients else None
     charts += [] if clients is None else [clients]
     wide = len(results.classes) > _WITH_COUNTS and results.confusion is not None
@@ -281,6 +289,8 @@ def _calibration(name: str, group: Group, tone: str) -> Markup | None:
         seeds = f"all {len(group.results)} seeds"
         caption += f" of the bins of {seeds} together, {percent(fmean(curve.errors))} % as a mean over seeds"
     caption += ". Dotted: perfect calibration."
+    if any(one is not None and one[0] < _FEW_SAMPLES for one in curve.bins):
+        caption += f" Hollow dots and pale bars: fewer than {_FEW_SAMPLES} samples."
     caption += "" if majority is None else f" Dashed: majority baseline, {percent(majority)} %."
     words = "; ".join(
         f"confidence {percent(one[1])} %, correct {percent(one[2])} %, {one[0]:,.0f} samples"

@@ -77,12 +77,12 @@ def class_results(group: Group) -> ClassResults | None:
     """Sum the classes of a row's runs; None unless all of them recorded the same classes."""
     names = group.results[0].scenario.get("classes") or []
     recalls, precisions = (
-        [_recorded(result, name, "by_class", list[float | None]) for result in group.results]
+        [recorded(result, name, "by_class", list[float | None]) for result in group.results]
         for name in ("recall", "precision")
     )
     if any(len(values) != len(names) for values in recalls) or not names:
         return None
-    matrices = [_recorded(result, "balanced_accuracy", "confusion", list[list[int]]) for result in group.results]
+    matrices = [recorded(result, "balanced_accuracy", "confusion", list[list[int]]) for result in group.results]
     # Without the counts of all runs, recalls can only be averaged; with them, seeds are pooled sample by sample.
     if any(len(matrix) != len(names) or any(len(row) != len(names) for row in matrix) for matrix in matrices):
         recall, precision = (_means(values, len(names)) for values in (recalls, precisions))
@@ -103,10 +103,10 @@ def class_results(group: Group) -> ClassResults | None:
 
 def calibration(group: Group) -> CalibrationCurve | None:
     """Add the confidence bins of a row's runs; None where some run has none, or another number of them."""
-    recorded = [_recorded(result, "ece", "bins", list[_Bin]) for result in group.results]
-    if any(not bins or len(bins) != len(recorded[0]) for bins in recorded):
+    by_run = [recorded(result, "ece", "bins", list[_Bin]) for result in group.results]
+    if any(not bins or len(bins) != len(by_run[0]) for bins in by_run):
         return None
-    added, by_seed = _added(recorded), [_added([bins]) for bins in recorded]
+    added, by_seed = _added(by_run), [_added([bins]) for bins in by_run]
     if not any(added):
         return None
     return CalibrationCurve(group.row["label"], added, [_calibration_error(bins) for bins in by_seed if any(bins)])
@@ -145,8 +145,9 @@ def majority_accuracy(group: Group) -> float | None:
     return metrics.get("majority_global") if own is None else own
 
 
-def _recorded(result: RunData, name: str, key: str, kind: Any) -> Any:
-    """Return a list of a metric's details; empty if it was not recorded. Raises `RunFolderError` if it is damaged."""
+def recorded(result: RunData, name: str, key: str, kind: Any) -> Any:
+    """Return the list `key`, of a `kind`, in the details of the metric `name` of a `result`; empty if it was not
+    recorded. Raises `RunFolderError` if it is damaged."""
     details = (result.numbers.get("details") or {}).get(name)
     value = details.get(key) if isinstance(details, dict) else None
     try:
