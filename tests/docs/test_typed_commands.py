@@ -26,7 +26,7 @@ NOT_RUN = {
     "make test": "runs this test",
     "fedloom methods NAME": "stands for any method",
 }
-LONG = "fedloom reproduce "  # tries the networks of a table to foresee its hours
+LONG = "fedloom reproduce "  # makes all cells of a table
 
 
 @pytest.fixture

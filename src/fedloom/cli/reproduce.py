@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,15 +19,11 @@ if TYPE_CHECKING:
     from fedloom.papers.recipe import Recipe, Scale
     from fedloom.runs.studies.plan import Cell, StudyPlan
 
-_BASIS = "for all cells of a row, judging by the finished ones in this folder"
-
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="A table, e.g. feddw/table1; --list names them all.")] = None,
     overrides: shared.Overrides = None,
-    list_all: Annotated[
-        bool, typer.Option("--list", help="List all tables with their cells, data and measured hours.")
-    ] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="List all tables with their cells and data.")] = False,
     plan: Plan = False,
     scale: Annotated[str, typer.Option(help="full: the paper's setting; small: a stated reduction.")] = "full",
     seeds: Annotated[int | None, typer.Option(min=1, max=10_000, help="How many; by default the recipe's.")] = None,
@@ -89,92 +84,54 @@ def reproduce(
 
 
 def _show_tables(scale: Scale, as_json: bool) -> None:
-    """Print every table with its cells, the data it needs, and the hours that its finished rows took in runs/."""
+    """Print every table with its cells and the data that it needs."""
     from fedloom.papers.recipe import missing_sources, recipes
 
     summaries: list[dict[str, Any]] = []
     for name, recipe in recipes().items():
         row: dict[str, Any] = {"name": name, "title": f"{recipe.paper.title}, {recipe.table.title}"}
         if recipe.table.why_not_run is not None:
-            nothing = {"cells": 0, "data": "", "missing": [], "hours": None, "facts": recipe.table.why_not_run}
-            summaries.append(row | nothing)
+            summaries.append(row | {"cells": 0, "data": "", "missing": [], "facts": recipe.table.why_not_run})
             continue
-        folder = _default_folder(name, scale)
-        # One seed shows all rows and data; only the hours of finished runs need the cells of every seed.
-        study = recipe.study(scale, seeds=None if folder.exists() else 1)
-        hours = [planned["hours"] for planned in _planned_rows(study, study.cells, folder)] if folder.exists() else []
+        study = recipe.study(scale, seeds=1)  # one seed shows all rows and data
         row |= {"cells": recipe.seeds(scale) * len({cell.group for cell in study.cells})}
         sources = dict.fromkeys(cell.config.scenario.source for cell in study.cells)
-        row |= {"data": ", ".join(sources), "missing": list(missing_sources(study.cells))}
-        summaries.append(row | {"hours": _sum(hours)})
+        summaries.append(row | {"data": ", ".join(sources), "missing": list(missing_sources(study.cells))})
     if as_json:
-        from fedloom.runs.storage.data_record import describe_environment, environment_line
-
-        print_json({"scale": scale, "machine": environment_line(describe_environment()), "tables": summaries})
+        print_json({"scale": scale, "tables": summaries})
         return
     for row in summaries:
         absent = f", missing: {', '.join(row['missing'])}" if row["missing"] else ""
-        amount = (
-            f"{row['cells']:>4} cells {_hours_text(row['hours'])}  " if row["cells"] else f"{'nothing is run':>25}  "
-        )
-        line = f"{row['name']:<16} {amount}{row['title']} ({row['data']}{absent})".replace(" ()", "")
-        print_lines(line)
-    print_lines("hours: for all cells of the rows that have a finished run in the table's folder in runs/")
+        amount = f"{row['cells']:>4} cells    " if row["cells"] else "nothing is run"
+        print_lines(f"{row['name']:<16} {amount}  {row['title']} ({row['data']}{absent})".replace(" ()", ""))
 
 
 def _show_plan(
     recipe: Recipe, study: StudyPlan, cells: Sequence[Cell], folder: Path, scale: Scale, as_json: bool
 ) -> None:
-    """Print the rows of a table with their cells, finished cells, measured hours, and missing data."""
+    """Print the rows of a table with their cells, finished cells, and missing data."""
     from fedloom.papers.recipe import missing_sources
-
-    absent, rows = missing_sources(cells), _planned_rows(study, cells, folder)
-    total, unknown = _sum([row["hours"] for row in rows]), sum(row["hours"] is None for row in rows)
-    if as_json:
-        overview = {"name": recipe.name, "scale": scale, "says": recipe.scale_text(scale), "rows": rows, "hours": total}
-        overview["hours_basis"] = _BASIS
-        print_json(overview | {"missing": absent, "open": list(recipe.choices)})
-        return
-    print_lines(f"{recipe.paper.title}, {recipe.table.title}\nscale: {recipe.scale_text(scale)}")
-    for row in rows:
-        print_lines(f"{row['cells']:>3} cells, {row['done']:>3} done {_hours_text(row['hours'])}  {row['name']}")
-    measured = "no row measured" if total is None else f"{total:,.2f} hours"
-    without = f", without {counted(unknown, 'row')} that no run has measured" if unknown and total is not None else ""
-    print_lines(f"{counted(len(cells), 'cell')}, {measured}{without}", f"hours: {_BASIS}")
-    print_lines(*(f"missing: {source}: {why}" for source, why in absent.items()))
-
-
-def _default_folder(name: str, scale: Scale) -> Path:
-    return Path("runs") / f"{name.replace('/', '-')}-{scale}"
-
-
-def _planned_rows(study: StudyPlan, cells: Sequence[Cell], folder: Path) -> list[dict[str, Any]]:
-    """Return name, number of cells, finished cells and hours (None if unknown) of each row of a study."""
-    from fedloom.runs.storage.run_folder import RunFolder
     from fedloom.runs.studies.study_folder import StudyFolder
 
     study_folder = StudyFolder(folder)
     study_folder.check(study)
-    groups: dict[str, list[Cell]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for cell in cells:
-        groups.setdefault(cell.group, []).append(cell)
-    rows = []
-    for name, members in groups.items():
-        done = [cell for cell in members if study_folder.state(cell.folder, cell.config) == "done"]
-        summaries = [RunFolder(study_folder.cell(cell.folder)).read_summary() or {} for cell in done]
-        seconds = [summary["seconds"]["total"] for summary in summaries]
-        hours = len(members) * fmean(seconds) / 3600 if seconds else None
-        rows.append({"name": name, "cells": len(members), "done": len(done), "hours": hours})
-    return rows
+        row = rows.setdefault(cell.group, {"name": cell.group, "cells": 0, "done": 0})
+        row["cells"] += 1
+        row["done"] += study_folder.state(cell.folder, cell.config) == "done"
+    absent, told = missing_sources(cells), recipe.scale_text(scale)
+    if as_json:
+        overview = {"name": recipe.name, "scale": scale, "says": told, "rows": list(rows.values())}
+        print_json(overview | {"missing": absent, "open": list(recipe.choices)})
+        return
+    print_lines(f"{recipe.paper.title}, {recipe.table.title}\nscale: {told}")
+    print_lines(*(f"{row['cells']:>3} cells, {row['done']:>3} done  {row['name']}" for row in rows.values()))
+    print_lines(counted(len(cells), "cell"), *(f"missing: {source}: {why}" for source, why in absent.items()))
 
 
-def _sum(hours: Sequence[float | None]) -> float | None:
-    measured = [value for value in hours if value is not None]
-    return sum(measured) if measured else None
-
-
-def _hours_text(hours: float | None) -> str:
-    return f"{'not measured' if hours is None else f'{hours:,.2f} h':>12}"
+def _default_folder(name: str, scale: Scale) -> Path:
+    return Path("runs") / f"{name.replace('/', '-')}-{scale}"
 
 
 def _write_paper_comparison(
