@@ -75,12 +75,7 @@ class Weights(Net):
 
 def _no_op(size: int) -> Workload:
     return Workload(
-        f"no-op {size}",
-        "weights",
-        20,
-        1,
-        {"source": "random", "sizes": [1] * 20, "parameters": size},
-        method="no-op",
+        f"no-op {size}", "weights", 20, 1, {"source": "random", "sizes": [1] * 20, "parameters": size}, method="no-op"
     )
 
 

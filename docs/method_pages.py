@@ -18,16 +18,7 @@ from fedloom.methods.catalogue import Entry, entries, set_by
 from fedloom.methods.contract.citation import SYMBOLS, Formula, formula
 
 PAGES = Path(__file__).parent / "methods"
-SECTIONS = (
-    "Equations",
-    "Traffic",
-    "Options",
-    "Paper and code",
-    "Warnings",
-    "Measured",
-    "When to use it",
-    "Example",
-)
+SECTIONS = ("Equations", "Traffic", "Options", "Paper and code", "Warnings", "Measured", "When to use it", "Example")
 _NETWORKS = {"one": "the same for all clients", "any": "may differ between clients"}
 
 

@@ -11,8 +11,9 @@ REPORTED_FACTS = {
         "token": "a random word by which its disk is known",
         "samples": "how many training samples it has",
         "classes": "the class names that it knows",
-        "moments": "once, of each measured column where no scale is agreed on: mean and squared distances from it; where missing "
-        "cells are imputed also the number of observed cells, and of each word its share; zeros for fewer than five cells",
+        "moments": "once, of each measured column where no scale is agreed on: mean and squared distances from it; "
+        "where missing cells are imputed also the number of observed cells, and of each word its share; zeros for "
+        "fewer than five cells",
         "clock": "its time of day",
     },
     "with an upload": {

@@ -195,9 +195,7 @@ def test_a_list_of_a_class_is_true():
 
 
 def test_half_of_many_arguments_are_named():
-    assert faults_of('def f(x, y, z):\n    """Add x."""\n') == [
-        "1 f: its docstring names 1 of 3 arguments; not y, z",
-    ]
+    assert faults_of('def f(x, y, z):\n    """Add x."""\n') == ["1 f: its docstring names 1 of 3 arguments; not y, z"]
     assert faults_of('def f(x, y, z):\n    """Add x and y."""\n') == []
     assert faults_of('def f(x, y):\n    """Add."""\n') == []
 

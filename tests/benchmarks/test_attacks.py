@@ -7,14 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from benchmarks.attacks import (
-    best_psnr,
-    inputs_of_linear_layer,
-    invert_features,
-    invert_gradient,
-    membership_auc,
-    psnr,
-)
+from benchmarks.attacks import best_psnr, inputs_of_linear_layer, invert_features, invert_gradient, membership_auc, psnr
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.nets.net import tree_of

@@ -89,8 +89,7 @@ def ran(labels=LABELS[0], *, net=Tiny, batch_size=3, method=Shaped, **fields):
 
 
 @pytest.mark.parametrize(
-    ("steps", "sizes"),
-    [(1, [3]), (2, [3, 3]), (3, [3, 3, 1]), (4, [3, 3, 1, 3]), (8, [3, 3, 1, 3, 3, 1, 3, 3])],
+    ("steps", "sizes"), [(1, [3]), (2, [3, 3]), (3, [3, 3, 1]), (4, [3, 3, 1, 3]), (8, [3, 3, 1, 3, 3, 1, 3, 3])]
 )
 def test_steps_are_exactly_so_many_over_as_many_passes_as_they_need(steps, sizes):
     _, done, seen = ran(steps=steps, epochs=1)

@@ -86,10 +86,7 @@ UPLOADS = {
     "its own order": (lambda request, answer: request.to_message(), "no message of version 2"),
     "not finite": (lambda request, answer: with_bias(answer, math.nan), "head.bias: not all numbers are finite"),
     "too long": (lambda request, answer: with_bias(answer, 0.0, 10_000_000), "at most"),
-    "an excuse with control characters": (
-        lambda request, answer: failed(request, error=CLEAR),
-        r"\x1b[2J",
-    ),
+    "an excuse with control characters": (lambda request, answer: failed(request, error=CLEAR), r"\x1b[2J"),
 }
 
 

@@ -7,14 +7,7 @@ import torch
 from fedloom.core.errors import DataError, RunFolderError
 from fedloom.data import Dataset
 from fedloom.data.sources.nodes import Nodes
-from fedloom.flower.node_data import (
-    ChannelMoments,
-    ClientMoments,
-    Scale,
-    moments_of,
-    outliers,
-    pool_moments,
-)
+from fedloom.flower.node_data import ChannelMoments, ClientMoments, Scale, moments_of, outliers, pool_moments
 
 
 def told_of(values):

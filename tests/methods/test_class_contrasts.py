@@ -472,8 +472,7 @@ def test_no_tensor_of_batch_times_prototypes_times_width(rows, options):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    ("over", "round_", "share"),
-    [(30, 2, 1 / 15), (30, 15, 0.5), (30, 30, 1.0), (30, 90, 1.0), (0, 2, 1.0)],
+    ("over", "round_", "share"), [(30, 2, 1 / 15), (30, 15, 0.5), (30, 30, 1.0), (30, 90, 1.0), (0, 2, 1.0)]
 )
 def test_a_ramp_lets_the_contrast_grow(name, over, round_, share):
     """Its weight, and its part of the loss: 2 / 30 in round 2, where it begins, whole from round 30 on."""

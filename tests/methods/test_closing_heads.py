@@ -16,17 +16,7 @@ from fedloom.methods.fedcgs import GaussianHead
 from fedloom.methods.fedcof import CovarianceHead, covariances
 from fedloom.methods.fedncm import MeansHead
 from fedloom.methods.parts.one_shot import gaussian_head, shrunk
-from golden_world import (
-    CLASS_KNOWLEDGE,
-    CLASSES,
-    EVERYBODY,
-    WORLD,
-    golden_entries,
-    golden_run,
-    matches,
-    probe,
-    refuted,
-)
+from golden_world import CLASS_KNOWLEDGE, CLASSES, EVERYBODY, WORLD, golden_entries, golden_run, matches, probe, refuted
 from support import Recording, Through, Tiny, TinyBN, after, configured, same_bits, same_tree, world
 
 GOLD = golden_entries("ccvr fedcgs fedcof")

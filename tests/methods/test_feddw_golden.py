@@ -14,12 +14,7 @@ from torch import Tensor
 from fedloom.core.tables import ClassTable
 from fedloom.methods.contract.contexts import ServerContext, Start, Work
 from fedloom.methods.contract.phases import Batch
-from fedloom.methods.parts.consistency import (
-    class_relations,
-    gram_linearised,
-    inconsistency,
-    softmax_linearised,
-)
+from fedloom.methods.parts.consistency import class_relations, gram_linearised, inconsistency, softmax_linearised
 from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, world
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "feddw.json").read_text())

@@ -69,11 +69,7 @@ def statistics():
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(3, 2, 4, generator=generator).double()
     held = torch.ones(3, 2, dtype=torch.bool)
-    return (
-        ClassTable(values, held),
-        torch.tensor([[3, 1], [2, 2], [1, 4]]),
-        torch.tensor([0.4, 0.9, 0.3]).double(),
-    )
+    return (ClassTable(values, held), torch.tensor([[3, 1], [2, 2], [1, 4]]), torch.tensor([0.4, 0.9, 0.3]).double())
 
 
 def test_equal_statistics_give_equal_weights():

@@ -15,18 +15,7 @@ from fedloom.methods.fedssa import fusion_weight
 from fedloom.nets import build
 from fedloom.nets.loaded_net import MODEL_GROUPS
 from fedloom.nets.net import Net
-from support import (
-    CLASSES,
-    Recording,
-    Tiny,
-    TinyBN,
-    configured,
-    furthest,
-    mixed,
-    same_bits,
-    same_tree,
-    world,
-)
+from support import CLASSES, Recording, Tiny, TinyBN, configured, furthest, mixed, same_bits, same_tree, world
 
 # Class 3 is held by nobody, class 2 by client 2 alone; client 3 has one sample.
 SKEWED = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]

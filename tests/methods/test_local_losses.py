@@ -13,28 +13,8 @@ from fedloom.methods.feddecorr import correlation
 from fedloom.methods.fedrcl import relaxed_contrast
 from fedloom.methods.fedsam import FedSAM
 from fedloom.methods.feduv import missing_spread, nearness
-from golden_world import (
-    WORLD,
-    GoldenNet,
-    assert_golden,
-    golden_entries,
-    golden_run,
-    matches,
-    noting,
-    variant_probe,
-)
-from support import (
-    Recording,
-    Tiny,
-    TinyBN,
-    after,
-    configured,
-    dataset,
-    near,
-    same_bits,
-    same_tree,
-    world,
-)
+from golden_world import WORLD, GoldenNet, assert_golden, golden_entries, golden_run, matches, noting, variant_probe
+from support import Recording, Tiny, TinyBN, after, configured, dataset, near, same_bits, same_tree, world
 
 GOLD = golden_entries("fedlc fedrs fedntd moon feduv fedrcl feddecorr fedsam fedrod")
 
@@ -68,10 +48,7 @@ def test_golden_rounds(name, variant, run):
 
 @pytest.mark.parametrize(
     ("name", "variant", "run"),
-    [
-        ("fedlc", "floored_counts_probe", GOLD["fedlc"]["options"]),
-        ("fedrod", "plain_ce_probe", {"balanced": False}),
-    ],
+    [("fedlc", "floored_counts_probe", GOLD["fedlc"]["options"]), ("fedrod", "plain_ce_probe", {"balanced": False})],
 )
 def test_golden_variants(name, variant, run):
     assert abs(variant_probe(METHODS.get(name), GOLD[name], **run) - GOLD[name][variant]) < 1e-7

@@ -4,14 +4,7 @@ import pytest
 import torch
 
 from fedloom.methods import METHODS, Start
-from fedloom.methods.pfedfda import (
-    Gaussians,
-    gaussians_of,
-    halves,
-    held_out_loss,
-    least_in_unit_box,
-    smoothed_shares,
-)
+from fedloom.methods.pfedfda import Gaussians, gaussians_of, halves, held_out_loss, least_in_unit_box, smoothed_shares
 from golden_world import CLASS_KNOWLEDGE, CLASSES, WIDTH, WORLD, GoldenNet, golden_run, matches, probe, refuted
 from support import TinyBN, after, configured, world
 

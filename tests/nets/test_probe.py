@@ -64,10 +64,7 @@ def test_looking_leaves_no_trace():
 
 
 REFUSED = {
-    "one number a sample": (
-        nn.Linear(5, 1),
-        r"\[2, 1\], expected \[2, 3\]: .* is regression, and is not trained here",
-    ),
+    "one number a sample": (nn.Linear(5, 1), r"\[2, 1\], expected \[2, 3\]: .* is regression, and is not trained here"),
     "no axis of classes": (nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), r"\[2\], expected .* regression"),
     "other classes": (nn.Linear(5, 7), "it has 7 outputs, the scenario 3 classes"),
     "one label a token": (nn.Sequential(nn.Linear(5, 12), nn.Unflatten(1, (4, 3))), "one label for each sample"),

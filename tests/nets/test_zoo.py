@@ -200,8 +200,7 @@ def test_a_shape_that_does_not_fit_is_one_clear_line(name: str, shape: tuple[int
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "options"),
-    [("mlp", GREY, {"hidden": [200, 0]}), ("bilstm", TEXT, {"vocabulary": 0})],
+    ("name", "shape", "options"), [("mlp", GREY, {"hidden": [200, 0]}), ("bilstm", TEXT, {"vocabulary": 0})]
 )
 def test_an_option_that_does_not_fit_is_refused(name: str, shape: tuple[int, ...], options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"1 (or more|to 1,000,000)"):

@@ -55,11 +55,7 @@ def diagnose(
 
 
 def _print_section(
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    sentences: Sequence[str],
-    notes: Sequence[str],
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], sentences: Sequence[str], notes: Sequence[str]
 ) -> None:
     from fedloom.cli.terminal import print_grid
 
@@ -121,8 +117,7 @@ def advise(
     ] = False,
     dp: Annotated[bool, typer.Option("--dp", help="Uploads are made differentially private (the wrapper dp).")] = False,
     trial: Annotated[
-        bool,
-        typer.Option("--trial", help="Train the suggestions and the baseline, and compare validation scores."),
+        bool, typer.Option("--trial", help="Train the suggestions and the baseline, and compare validation scores.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the trial's runs; by default in runs/.")] = None,
     seed: shared.Seed = None,

@@ -33,8 +33,7 @@ class Needs(Section):
         "protocol.",
     )
     nets: Literal["equal", "different"] | None = Field(
-        None,
-        description="Whether the clients' networks are equal or different; null reads the config's models.",
+        None, description="Whether the clients' networks are equal or different; null reads the config's models."
     )
     traffic: float | None = Field(
         None,

@@ -177,12 +177,7 @@ class Worker:
         return predictor, client.samples
 
     def tune(
-        self,
-        loaded_net: LoadedNet,
-        predictor: Predictor,
-        ctx: ClientContext,
-        indices: Tensor,
-        phases: Sequence[Phase],
+        self, loaded_net: LoadedNet, predictor: Predictor, ctx: ClientContext, indices: Tensor, phases: Sequence[Phase]
     ) -> Client:
         """Load a model into loaded_net, and run phases on the training samples `indices` [n], or none without samples.
         Return the client after them. Raises `ClientError`."""

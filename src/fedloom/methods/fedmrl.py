@@ -30,8 +30,7 @@ class FedMRL(fm.Method):
             "net. Null takes the run's own model.",
         )
         weights: Literal["samples", "uniform"] = fm.option(
-            "samples",
-            "Weights of clients in the mean of small nets: by samples, as the authors, or equal, as HtFLlib.",
+            "samples", "Weights of clients in the mean of small nets: by samples, as the authors, or equal, as HtFLlib."
         )
         tied_heads: bool = fm.option(
             False,

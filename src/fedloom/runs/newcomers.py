@@ -145,11 +145,7 @@ class NewcomerService:
         return "batch norm has the statistics of the newcomer's own samples" if self._estimates_statistics else None
 
     def test(
-        self,
-        newcomer: Newcomer,
-        predictor: Predictor,
-        support: Tensor,
-        tuned: Literal["all", "head", "lp_ft"] | None,
+        self, newcomer: Newcomer, predictor: Predictor, support: Tensor, tuned: Literal["all", "head", "lp_ft"] | None
     ) -> MetricStates:
         """Tune the model `predictor` on the `support` of a newcomer (indices), unless `tuned` is None, and test it."""
         ctx, loaded_net = self._context(newcomer, support), self.worker.net_of_client(newcomer.client)

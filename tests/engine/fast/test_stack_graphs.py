@@ -69,12 +69,7 @@ def test_a_stack_that_narrows_to_its_half_keeps_the_bits(name):
 
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        OptimizerSpec(lr=0.1),
-        MOMENTUM,
-        OptimizerSpec(lr=0.1, momentum=0.5, decay=0.9),
-        OptimizerSpec(lr=0.1, decay=0.9),
-    ],
+    [OptimizerSpec(lr=0.1), MOMENTUM, OptimizerSpec(lr=0.1, momentum=0.5, decay=0.9), OptimizerSpec(lr=0.1, decay=0.9)],
     ids=["plain", "momentum", "decaying momentum", "decaying"],
 )
 @pytest.mark.parametrize("name", ["fedavg", "fedrep"])

@@ -181,8 +181,7 @@ D = 5 * 4000 + 4000 + 4 * 4000 + 4
 
 
 @pytest.mark.parametrize(
-    ("word", "values"),
-    [("topk", 8 * int(np.ceil(0.1 * D))), ("int8", D + 4 * 4), ("sign", -(-D // 8) + 4 * 4)],
+    ("word", "values"), [("topk", 8 * int(np.ceil(0.1 * D))), ("int8", D + 4 * 4), ("sign", -(-D // 8) + 4 * 4)]
 )
 def test_bytes_on_the_wire_are_those_of_the_compressed_form(word, values):
     toy = federation(f"fedavg+{word}", net=Wide, labels=LABELS[:2])

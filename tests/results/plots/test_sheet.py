@@ -66,9 +66,9 @@ def test_dots_are_hollow_without_an_interval() -> None:
 @pytest.mark.parametrize("width", [2.0, COLUMN, PAGE])
 def test_long_names_and_values_below_zero_still_fit(kind: Any, width: float) -> None:
     methods = [f"{'a very long name of a method ' * 4}{number}" for number in range(12)]
-    series = {
-        "curves": [Curve(method, 1, [1], [-1.0], None) for method in methods],
-    }.get(kind, [Estimate(method, 1, -1.0, (-3.0, 1.0), "-1.0 ± 2.0") for method in methods])
+    series = {"curves": [Curve(method, 1, [1], [-1.0], None) for method in methods]}.get(
+        kind, [Estimate(method, 1, -1.0, (-3.0, 1.0), "-1.0 ± 2.0") for method in methods]
+    )
     panels = [PlotPanel(f"setting {number}, {'clients=100, ' * 8}", series) for number in range(3)]
     figure = Figure()
     drawn = draw_figure(PlotData(kind, panels, methods, "own metric", "Note. " * 60), figure, width)
@@ -80,9 +80,9 @@ def test_long_names_and_values_below_zero_still_fit(kind: Any, width: float) -> 
 @pytest.mark.parametrize("kind", ["curves", "dots"])
 def test_methods_that_differ_at_the_end_of_their_names_have_different_ones(kind: Any) -> None:
     methods = [f"fedprox, proximal weight mu = {mu}" for mu in (0.1, 1.0, 10)]
-    series = {
-        "curves": [Curve(method, 1, [1, 2], [50.0, 60.0], None) for method in methods],
-    }.get(kind, [Estimate(method, 1, 50.0, (40.0, 60.0), "") for method in methods])
+    series = {"curves": [Curve(method, 1, [1, 2], [50.0, 60.0], None) for method in methods]}.get(
+        kind, [Estimate(method, 1, 50.0, (40.0, 60.0), "") for method in methods]
+    )
     figure = Figure()
     plot = PlotData(kind, [PlotPanel("", series)], methods, "test accuracy (%)", "")
     (axes,) = draw_figure(plot, figure, COLUMN / 2 if kind == "curves" else COLUMN)

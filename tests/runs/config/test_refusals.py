@@ -95,10 +95,7 @@ DEALT = {"source": "digits", "clients": 4, "alpha": 0.5}
         ({"optimizer": {"lr": True}}, r"optimizer\.lr"),
         ({"optimizer": {"weight_decay": False}}, r"optimizer\.weight_decay"),
         ({"scenario": DEALT | {"alpha": True}}, r"scenario\.alpha"),
-        (
-            {"scenario": DEALT | {"skews": [{"name": "rotations", "angles": [0, True]}]}},
-            r"scenario\.skews\.0\.angles",
-        ),
+        ({"scenario": DEALT | {"skews": [{"name": "rotations", "angles": [0, True]}]}}, r"scenario\.skews\.0\.angles"),
         ({"method": "floco", "floco": {"ends": True}}, r"floco\.ends"),
     ],
 )

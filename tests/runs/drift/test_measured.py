@@ -90,11 +90,7 @@ def test_a_resumed_run_has_each_round_once(tmp_path, with_drift):
 
 
 def test_a_damaged_file_is_named(tmp_path):
-    for text in (
-        '{"round": 1}\n',
-        "[]\n",
-        '{"round": 1, "values": [["x", "y", null, null]], "notes": []}\n',
-    ):
+    for text in ('{"round": 1}\n', "[]\n", '{"round": 1, "values": [["x", "y", null, null]], "notes": []}\n'):
         (tmp_path / "drift.jsonl").write_text(text)
         with pytest.raises(RunFolderError, match=r"drift.jsonl: line 1 is damaged"):
             DriftLog(tmp_path).rounds()

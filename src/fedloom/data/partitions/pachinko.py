@@ -36,8 +36,7 @@ class Pachinko(Partition):
     """
 
     alpha: Alpha = Field(
-        0.3,
-        description="Concentration of the Dirichlet distribution over superclasses; small values mean strong skew.",
+        0.3, description="Concentration of the Dirichlet distribution over superclasses; small values mean strong skew."
     )
     beta: Alpha = Field(
         10.0,

@@ -27,14 +27,13 @@ Vocabulary = Annotated[
     ),
 ]
 TextLength = Annotated[
-    int,
-    Field(ge=1, description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end."),
+    int, Field(ge=1, description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end.")
 ]
 TokenUnit = Annotated[
     Tokens | None,
     Field(
         description="Unit that texts are split into: `words`, or `characters` for texts without spaces between "
-        "words (Chinese, Thai, DNA). Null splits into words, and refuses texts without spaces.",
+        "words (Chinese, Thai, DNA). Null splits into words, and refuses texts without spaces."
     ),
 ]
 

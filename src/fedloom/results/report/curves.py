@@ -37,12 +37,7 @@ class Size:
     characters: int
 
 
-def draw_lines(
-    curves: Sequence[Curve],
-    size: Size,
-    quantity: str,
-    limits: tuple[float, float] | None = None,
-) -> Figure:
+def draw_lines(curves: Sequence[Curve], size: Size, quantity: str, limits: tuple[float, float] | None = None) -> Figure:
     """Draw shares, means over seeds, as lines in percent, ± sample std as bands, single seeds thin behind them.
 
     A `size` without characters leaves names to a legend elsewhere. limits: of the y axis.

@@ -80,7 +80,7 @@ class DecisionConfig(Section):
         description="Choice of the threshold. `{specificity: 0.95}` takes the highest sensitivity at a specificity of "
         "at least 0.95, `{sensitivity: 0.95}` the highest specificity. `youden` takes the highest sum of both, "
         "`{net_benefit: 0.1}` the highest net benefit at a threshold probability of 0.1. `{cost: 10}` takes the lowest "
-        "cost where a missed sample costs 10 false alarms. Of equal thresholds, the highest is taken.",
+        "cost where a missed sample costs 10 false alarms. Of equal thresholds, the highest is taken."
     )
 
     @field_validator("label", "rule", mode="before")
@@ -110,8 +110,7 @@ class IntervalsConfig(Section):
     """Confidence intervals of the metrics of the last test, by a bootstrap of groups."""
 
     by: Literal["group", "row"] = Field(
-        "group",
-        description="Units that are drawn within each client; rows also where the data have no groups.",
+        "group", description="Units that are drawn within each client; rows also where the data have no groups."
     )
     level: float = Field(0.95, gt=0, lt=1, description="Coverage of the intervals.")
     draws: int = Field(2000, ge=100, lt=1_000_000, description="Number of bootstrap samples.")

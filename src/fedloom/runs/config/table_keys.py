@@ -274,12 +274,7 @@ def _is_label(column: Column) -> bool:
 
 
 def _owner(
-    path: Path,
-    columns: Mapping[str, Column],
-    names: Sequence[str],
-    label: str,
-    owner: str | None,
-    ask: Ask | None,
+    path: Path, columns: Mapping[str, Column], names: Sequence[str], label: str, owner: str | None, ask: Ask | None
 ) -> tuple[str, str] | None:
     """Return the column of the owners, and why this one; None if rows have none."""
     candidates = []
