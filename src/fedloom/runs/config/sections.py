@@ -87,7 +87,7 @@ class DecisionConfig(Section):
     @classmethod
     def _possible(cls, value: Any, info: ValidationInfo) -> Any:
         if info.field_name == "label":
-            return str(value) if type(value) is int else value
+            return str(int(value)) if type(value) in (int, float) and value % 1 == 0 else value
         ((name, amount),) = value.items() if isinstance(value, Mapping) and len(value) == 1 else (("", 0),)
         most = {"specificity": 1.0, "sensitivity": 1.0, "net_benefit": 1 - 1e-9, "cost": 1e9}.get(name, 0.0)
         if value == "youden" or (type(amount) in (int, float) and 0 < amount <= most):
