@@ -51,7 +51,8 @@ def test_names_with_spaces_are_quoted(capsys: Any) -> None:
     assert call(capsys, "inspect", "my patients.yaml")[0] == 0
 
 
-def test_what_the_audit_finds_is_printed_and_mended(capsys: Any) -> None:
+def test_what_the_audit_finds_is_printed_and_mended(capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "2000")  # no sentence is broken
     rows = [
         f"{9999 if row % 40 == 7 else 20 + row % 61},{row % 30:05},DE,{'yes' if row % 3 else 'no'}"
         for row in range(240)

@@ -31,7 +31,8 @@ def test_a_table_file(capsys: Any) -> None:
     assert (constant["check"], constant["key"]) == ("constant", 'scenario.drop: ["country"]')
 
 
-def test_a_config_audits_the_columns_that_it_uses(capsys: Any) -> None:
+def test_a_config_audits_the_columns_that_it_uses(capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # where sentences are broken, and keys are not
     code, out, _ = call(capsys, "inspect", "patients.yaml", "--audit")
     assert code == 0
     assert "sentinel" in out
@@ -50,7 +51,8 @@ def test_the_commands_of_the_page_run_as_they_are_typed(capsys: Any) -> None:
     assert out == "The audit found nothing.\n"  # what `init` wrote
 
 
-def test_folders_and_files_of_persons(capsys: Any) -> None:
+def test_folders_and_files_of_persons(capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "2000")
     for number in range(60):
         path = Path(f"scans/{'ill' if number % 2 else 'well'}/patient{number // 4:03}_slice{number}.png")
         path.parent.mkdir(parents=True, exist_ok=True)

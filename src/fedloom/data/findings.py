@@ -57,7 +57,8 @@ def print_findings(console: "Console", findings: Sequence[DataFinding]) -> None:
         return
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     for title in ("check", "column", "rows", "finding", "what mends it"):
-        table.add_column(title, justify="right" if title == "rows" else "left")
+        # a key is there to be copied, so it is not broken
+        table.add_column(title, justify="right" if title == "rows" else "left", no_wrap=title == "what mends it")
     for finding in findings:
         name = f"{finding.check} (note)" if finding.is_note else finding.check
         listed = ", ".join(map(str, finding.first_rows)) + (", …" if finding.rows > len(finding.first_rows) else "")

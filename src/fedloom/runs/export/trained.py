@@ -62,6 +62,10 @@ class Trained:
         owner = "the global model" if training.client is None else f"the model of client {training.client}"
         return f"{owner} of {training.method} after round {training.round} of {training.rounds}"
 
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Return softmax of the class scores [n, C] float32 of samples as stored [n, *metadata.input.shape]."""
+        return self.scores(x).softmax(1)
+
     def scores(self, x: Tensor) -> Tensor:
         """Return the class scores [n, C] of samples as stored [n, *metadata.input.shape]."""
         moments = self.metadata.input.mean, self.metadata.input.std
