@@ -171,11 +171,11 @@ def _on(new: Samples, scenario: Scenario, config: RunConfig) -> Scenario:
     if local := [name for name in config.evaluation.tested_protocols if not name.endswith("/global")]:
         why = "new data do not say which client a sample belongs to"
         raise ConfigError(f"protocol {local[0]}: {why}; take global/global or personal/global")
-    nobody = Views(np.zeros(0, np.int64), np.zeros(scenario.clients + 1, np.int64))
+    no_samples = Views(np.zeros(0, np.int64), np.zeros(scenario.clients + 1, np.int64))
     reset: dict[str, Any] = {"test_origin": "official", "test_rows": None, "attack": None, "bad": (), "newcomers": None}
     former = scenario.test_set
     test_set = Dataset(*new, former.classes, former.mean, former.std, features=former.features)
-    return replace(scenario, test_set=test_set, test=nobody, val=nobody, **reset)
+    return replace(scenario, test_set=test_set, test=no_samples, val=no_samples, **reset)
 
 
 def _groups_by(by: str, scenario: Scenario) -> dict[str, np.ndarray]:

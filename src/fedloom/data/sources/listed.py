@@ -26,7 +26,9 @@ class _Listed(CachedSource, Csv):
     """Base of tables with a column that is the sample, or names it, and without other features."""
 
     part: str | None = Field(
-        None, description="Column that says which rows are train, val and test; null holds out `test_share`."
+        None,
+        description="Column that says which rows are train, val and test; null holds out `test_share`. Without test "
+        "rows, the val rows are the test set.",
     )
 
     def load(self) -> Splits:
