@@ -45,7 +45,11 @@ def risk_charts(name: str, group: Group, tone: str) -> list[Markup]:
     for k, (title, x, y, words) in enumerate(_NAMES):
         caption = f"Class {classes[label]}. Dotted: {words}." + f" Lines: {len(lines)} seeds." * (len(lines) > 1)
         caption += " Dot: the threshold that validation data chose." if dots else ""
-        low, high = (-0.25 * share, 1.1 * share) if title == "Decision curve" else (0, 101)
+        low, high = 0.0, 101.0
+        if title == "Decision curve":
+            worst = min([float(of[k][1].min()) for of in dots], default=0.0)
+            low, high = max(-share, min(-0.25 * share, 1.1 * worst)), 1.1 * share
+            caption += f" A net benefit of {worst:.1f} % is below the chart." if worst < low else ""
         drawn = [of[k] for of in lines], [of[k] for of in dots], dotted[k], (low, high), (x, y), tone
         svg = inline(partial(_draw, *drawn), f"{name}-{k}", f"{title}, {group.row['label']}", caption)
         blocks.append(chart([svg], title, caption))
@@ -83,6 +87,6 @@ def _draw(
     for line in lines:
         axes.plot(*line, color=color(tone), linewidth=1.8)
     for dot in dots:
-        axes.plot(*dot, "o", color=color("ink"), clip_on=False, zorder=4)
+        axes.plot(*dot, "o", color=color("ink"), clip_on=bool(dot[1].min() < bounds[0]), zorder=4)
     dress(axes, PAGE, *words, "both")
     return figure
