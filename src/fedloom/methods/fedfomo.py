@@ -60,8 +60,8 @@ class FedFomo(fm.Method):
         "mixed like its weights. The values of preset `paper` are recalled; the paper was not read again.",
         departures="The server keeps the latest model of every client that ever took part; the released code offers "
         "those of the last round.",
-        released_code="The length of a change is, by default, the sum of its absolute values; the options l2 and "
-        "l2_root are the squared length and the sum of the tensors' lengths.",
+        released_code="Affinities start at 0.1 for a client itself and grow by w divided by the absolute value of the "
+        "sum of its round's w. The length of a change is the sum of its absolute values (options: l2, l2_root).",
     )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:

@@ -49,7 +49,8 @@ class FedMRL(fm.Method):
         code="LipingYi/FedMRL at 8b90f41",
         our_choice="Both losses have weight 1, as in the code; the paper's weights were not at hand. Without `small` "
         "both nets are the run's own model. The test takes the newest small net, as HtFLlib does.",
-        released_code="Uploads are references to one net, so the mean is the last client's net; with copies it agrees. "
+        released_code="The momentum of the small net and the map is one for all clients and rounds. "
+        "Uploads are references to one net, so the mean is the last client's net; with copies it agrees. "
         "Sizes in the mean include test data. With equal nets the small head's bias is cut to as many entries as "
         "the small net has features, which stops if they are fewer than the classes.",
     )

@@ -74,7 +74,8 @@ class PFedFDA(fm.Method):
         our_choice="The ridge of presets `paper` and `sound` is 1e-4 of the identity, as the text around the released "
         "line suggests; the paper's own text was not read. Newton steps in [0, 1] choose beta, on halves that take the "
         "samples of a class in turn; it is 0 where no class has two.",
-        released_code="It adds the identity to covariances, and 1e-4 to every entry. Its guard for classes of few "
+        released_code="All clients take part in the last round. It adds the identity to covariances, and 1e-4 to every "
+        "entry. Its guard for classes of few "
         "samples never acts in training. Ten iterations of L-BFGS choose beta.",
     )
 
