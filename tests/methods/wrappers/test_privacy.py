@@ -1,16 +1,17 @@
 """Client-level differential privacy: the noisy mean in numpy, what bounds a client, who is drawn, epsilon, refusals."""
 
 import sys
-from math import comb, exp, inf, log
+from math import comb, exp, inf, log, sqrt
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
-from fedloom.methods import METHODS, ServerContext
+from fedloom.methods import METHODS, TRAINABLE, ServerContext
 from fedloom.methods.wrappers import privacy as accountant
 from fedloom.methods.wrappers.privacy import DP, Options
 from golden_world import GOLDEN, WORLD, golden_run, matches, noting_uploads
@@ -235,6 +236,28 @@ def test_epsilon_of_the_moments_accountants_paper():
     assert by_hand == pytest.approx(1.26, abs=0.005)
     ours = accountant.epsilon(sigma, 1, rounds, 1, 100, "poisson", delta)
     assert 0.75 * by_hand < ours < by_hand
+
+
+@pytest.mark.parametrize(("sampling", "noise"), [("poisson", 1.0), ("fixed", 0.5)])  # a replaced client moves twice
+def test_epsilon_without_sampling_is_that_of_one_gaussian(sampling, noise):
+    """Balle and Wang, ICML 2018, 1805.06530, Theorem 8: delta of a Gaussian at epsilon, here with 2 x 3 releases."""
+    z, delta = 4.0, 1e-3
+    spent = accountant.epsilon(z, 2, 3, 10, 10, sampling, delta)
+    std = noise * z / sqrt(6)
+    exact = norm.cdf(0.5 / std - spent * std) - exp(spent) * norm.cdf(-0.5 / std - spent * std)
+    assert 0.999 * delta < exact <= delta
+
+
+def test_epsilon_of_hardly_any_noise_is_large_and_quick():
+    assert 4e4 < accountant.epsilon(0.01, 1, 10, 10, 10, "poisson", 0.01) < 6e4
+
+
+def test_noise_far_above_a_step_is_reported_before_training():
+    toy = world(configured("fedavg+dp", dp_noise=30.0, dp_delta=1e-3), LABELS)
+    (report,) = toy.federation.initial_diagnostics
+    weights = sum(toy.task.init[name].numel() for name in toy.task.names(TRAINABLE))
+    assert report.code == "dp.loud_noise"
+    assert report.figure == pytest.approx(30 * sqrt(weights) / 5)
 
 
 def test_rounds_report_what_was_spent():
