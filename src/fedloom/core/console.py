@@ -93,14 +93,11 @@ _BURST_SECONDS = 3.0  # signals that follow each other faster count as one
 
 @contextlib.contextmanager
 def block_interrupts(*, spawn: bool = False) -> Iterator[None]:
-    """Start processes in this block that never get Ctrl-C; this process gets it after the block.
-
-    spawn: whether they are spawned: multiprocessing starts a helper with the first one, and unblocks signals then.
-    """
+    """Start processes in this block that never get Ctrl-C; this process gets it after the block."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    if spawn:
+    if spawn:  # the first spawned process starts a helper, and multiprocessing unblocks signals then
         resource_tracker.ensure_running()
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -117,11 +114,9 @@ class Interrupts:
 
 @contextlib.contextmanager
 def raise_first_interrupt() -> Iterator[Interrupts]:
-    """Raise a `KeyboardInterrupt` in this block for Ctrl-C, SIGTERM and SIGHUP; for the main thread.
-
-    Of several signals within three seconds only the first raises, which leaves the clean-up undisturbed.
-    A signal that is ignored on entry, as `nohup` does with SIGHUP, stays ignored.
-    """
+    """Raise a `KeyboardInterrupt` in this block, in the main thread, for Ctrl-C, SIGTERM and SIGHUP. Of several signals
+    within three seconds only the first raises, which leaves the clean-up undisturbed. One that is ignored on entry, as
+    `nohup` does with SIGHUP, stays ignored."""
     last_time, interrupts = -_BURST_SECONDS, Interrupts()
 
     def handle(number: int, frame: Any) -> None:

@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
-_TYPOGRAPHIC_SPACES = "\u00a0\u2007\u2009\u202f\u3000"
-_JOINERS = "\u200c\u200d"  # Persian and Indic words need them, and some emoji
+# typographic spaces, and the joiners that Persian and Indic words need, and some emoji
+_HARMLESS = "\u00a0\u2007\u2009\u202f\u3000\u200c\u200d"
 _MAX_COMPARED_LENGTH = 100  # characters of a name that are compared with known names
 _MAX_LISTED_NAMES = 30
 
@@ -40,11 +40,8 @@ class MissingPackageError(ConfigError):
 
 
 class UnknownKeyError(ConfigError):
-    """A key that its section does not have.
-
-    section: dotted name of the section, "" for the top level. known_keys: keys that the section has. suffix: words
-    after the key in the message, such as " of lenet5".
-    """
+    """A key that its section (dotted, "" for the top level) does not have. `suffix` are words after the key in the
+    message, such as " of lenet5"."""
 
     def __init__(self, section: str, key: str, known_keys: Iterable[str], suffix: str = "") -> None:
         self.section, self.key, self.known_keys, self._suffix = section, key, sorted(known_keys), suffix
@@ -101,20 +98,16 @@ class ClientError(FedloomError):
 
 
 class ServerError(ClientError):
-    """An exception in a hook that the server calls, which is its `__cause__`; `stage` is the hook's name.
-
-    `client` is the client for whom the hook was called, -1 for none.
-    """
+    """An exception in a hook that the server calls, which is its `__cause__`; `stage` is the hook's name, `client` the
+    client for whom it was called, -1 for none."""
 
     def _work(self) -> str:
         return f"the server, for client {self.client}," if self.client >= 0 else "the server"
 
 
 def picklable_error(error: Exception) -> Exception:
-    """Return the error with its traceback as a note, because pickling drops tracebacks.
-
-    An error that cannot be pickled or unpickled is replaced by one that repeats its message.
-    """
+    """Return the error with its traceback as a note, because pickling drops tracebacks. One that cannot be pickled or
+    unpickled is replaced by one that repeats its message."""
     text = "".join(traceback.format_exception(error))
     try:
         pickle.dumps(error)
@@ -135,22 +128,14 @@ def short_repr(value: object, max_length: int = 80) -> str:
 
 
 def printable(text: str, *, keep_lines: bool = False) -> str:
-    """Escape the characters of foreign text that a terminal, a log or a page must not interpret.
-
-    These are control characters, marks that turn the direction of writing, invisible characters and line breaks, which
-    would forge lines of a log.
-
-    text: foreign text, of any characters. keep_lines: keep line breaks and tabs, for a traceback.
-    """
+    """Escape the characters of foreign text that a terminal, a log or a page must not interpret: control characters,
+    marks that turn the direction of writing, invisible characters and, unless `keep_lines`, tabs and line breaks, which
+    would forge lines of a log."""
     if text.isprintable():
         return text
     if keep_lines:
         return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
-    return "".join(character if _is_harmless(character) else ascii(character)[1:-1] for character in text)
-
-
-def _is_harmless(character: str) -> bool:
-    return character.isprintable() or character in _TYPOGRAPHIC_SPACES or character in _JOINERS
+    return "".join(c if c.isprintable() or c in _HARMLESS else ascii(c)[1:-1] for c in text)
 
 
 def suggest_name(name: str, known_names: Iterable[str]) -> str:

@@ -19,18 +19,13 @@ _SHARED_FILE, _PRIVATE_FILE, _PRIVATE_FOLDER = 0o644, 0o600, 0o700
 
 
 def cache_dir() -> Path:
-    """Return the folder of files that can be made again: $FEDLOOM_CACHE, else the platform's cache folder for fedloom.
-
-    Raises `ConfigError` if $FEDLOOM_CACHE is not set and there is no home directory.
-    """
+    """Return the folder of files that can be made again: $FEDLOOM_CACHE, else the platform's cache folder for fedloom."""
     return user_folder("cache", "FEDLOOM_CACHE")
 
 
 def user_folder(purpose: Literal["cache", "state"], variable: str) -> Path:
     """Return the folder that an environment variable names, else the platform's folder for fedloom and this purpose.
-
-    Raises `ConfigError` if the variable is not set and there is no home directory.
-    """
+    Raises `ConfigError` if the variable is not set and there is no home directory."""
     if configured_folder := os.environ.get(variable):
         return expand_home(configured_folder)
     import platformdirs  # slower to import than this whole file, and not needed where the variable is set
@@ -43,10 +38,7 @@ def user_folder(purpose: Literal["cache", "state"], variable: str) -> Path:
 
 
 def expand_home(path: Path | str) -> Path:
-    """Replace ~ or ~user at the beginning of a path by the home directory.
-
-    Raises `ConfigError` if there is none, and for a value that is no path.
-    """
+    """Replace ~ or ~user at the beginning of a path. Raises `ConfigError` without a home directory, or for no path."""
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"{short_repr(path)} is of type {type(path).__name__}; need a path, as a text or a Path")
     try:
@@ -100,10 +92,8 @@ def open_to_read(path: Path) -> io.BufferedReader:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a regular file for appending; it is created if needed.
-
-    Raises `OSError`, also for a symbolic link, which may point to another user's file.
-    """
+    """Open a regular file for appending; it is created if needed. Raises `OSError`, also for a symbolic link, which may
+    point to another user's file."""
     return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)), "ab")
 
 
@@ -137,14 +127,9 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Write a file completely or not at all: a temporary file in its folder is flushed, then renamed.
-
-    path: the file; a symbolic link is replaced, and its target stays. data: its contents; text is written as UTF-8.
-    private: only the owner can read the file (0600), and new folders are 0700; otherwise the umask decides.
-
-    Raises `OSError` (a full disk, no permission, or a folder, pipe or device at `path`) and then leaves `path` as it
-    was.
-    """
+    """Write a file completely or not at all: a temporary file in its folder is flushed, then renamed. A symbolic link
+    is replaced, and its target stays. A `private` file is 0600, new folders 0700; otherwise the umask decides. Raises
+    `OSError` (a full disk, no permission, or a folder, pipe or device at `path`) and then leaves `path` as it was."""
     raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # file names may be no valid text
     if private:
         private_folder(path.parent)
@@ -175,10 +160,8 @@ def private_folder(folder: Path) -> None:
 
 
 def restrict_to_owner(folder: Path) -> None:
-    """Remove the permissions of group and others from a folder and everything below it that this user owns.
-
-    Symbolic links are not followed, a missing folder is no error, and nothing happens on Windows.
-    """
+    """Remove the permissions of group and others from a folder and everything below it that this user owns. Links are
+    not followed, a missing folder is no error, and nothing happens on Windows."""
     if not hasattr(os, "getuid"):
         return
     for parent, folders, files in os.walk(folder, followlinks=False):

@@ -22,17 +22,13 @@ from fedloom.core.errors import ConfigError
 
 
 class Setting(NamedTuple):
-    """A setting of PyTorch.
-
-    read, write: functions that read and set it. value: its value in a run, which is that of a fresh process.
-    by_thread: whether every thread has its own.
-    """
+    """A setting of PyTorch."""
 
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], object]
-    value: Any
-    by_thread: bool = False
+    value: Any  # in a run: that of a fresh process
+    by_thread: bool = False  # every thread has its own
 
 
 _ATTENTION_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
@@ -144,30 +140,21 @@ def _all_settings() -> Iterator[Setting]:
 
 
 SETTINGS = list(_all_settings())
-_OF_ALL_THREADS = [setting for setting in SETTINGS if not setting.by_thread]
-
-
 _OVERRIDES: Any = torch.overrides  # without types
 SavedValues: TypeAlias = list[tuple[Setting, Any]]
 
 
 @contextlib.contextmanager
 def reproducible_settings() -> Iterator[None]:
-    """Give every setting the value of a fresh process within the block, with one thread and with gradients.
-
-    More threads would change the order of sums, and thus the bits. Settings that threads share are restored when the
-    last thread leaves its block. Raises `ConfigError` for a mode that only the caller can leave.
-    """
+    """Give every setting the value of a fresh process within the block, with one thread, because more change the order
+    of sums, and with gradients. Settings that threads share are restored when the last thread leaves its block. Raises
+    `ConfigError` for a mode that only the caller can leave."""
     with _without_default_device():
         if mode := _interfering_mode():
             raise ConfigError(f"{mode} is active here and would act on every step of the run; leave it before")
         errors = np.errstate(divide="warn", over="warn", under="ignore", invalid="warn")
-        with (
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            errors,
-            _SHARED.fixed([setting for setting in SETTINGS if not setting.by_thread]),
-        ):
+        shared = [setting for setting in SETTINGS if not setting.by_thread]
+        with torch.inference_mode(False), torch.enable_grad(), errors, _SHARED.fixed(shared):
             saved_values = _fix([setting for setting in SETTINGS if setting.by_thread])
             try:
                 yield
@@ -221,15 +208,9 @@ _WORKSPACE, _FIXED_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 
 @contextlib.contextmanager
 def gpu_settings(*, tf32: bool, deterministic: bool) -> Iterator[None]:
-    """Set how a GPU computes within the block, for all threads; on other devices nothing changes.
-
-    Raises `ConfigError` if an operator of the block has no deterministic form, or if another thread's block has other
-    settings.
-
-    Args:
-        tf32: whether products of float32 matrices and convolutions may round their factors to TF32 (10 bits).
-        deterministic: whether the same numbers must come out from run to run.
-    """
+    """Set how a GPU computes within the block, for all threads: whether products of float32 matrices and convolutions
+    may round their factors to TF32 (10 bits), and whether numbers must be the same from run to run. Raises
+    `ConfigError` if an operator of the block has no deterministic form, or another thread's block other settings."""
     settings = [setting._replace(value=value) for setting, value in _gpu_values(tf32, deterministic)]
     if deterministic and os.environ.setdefault(_WORKSPACE, _FIXED_WORKSPACES[0]) not in _FIXED_WORKSPACES:
         raise ConfigError(

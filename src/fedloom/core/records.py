@@ -102,7 +102,15 @@ def wire_size(record: Record) -> int:
 
 def map_tensors(record: Record, function: Callable[[Tensor], Tensor]) -> Record:
     """Return the record with `function`, which keeps shapes, applied to every tensor."""
-    return {name: _map_value(value, function) for name, value in record.items()}
+
+    def mapped(value: Value) -> Value:
+        if isinstance(value, ClassTable):
+            return ClassTable(function(value.values), function(value.held))
+        if isinstance(value, dict):
+            return {name: function(tensor) for name, tensor in value.items()}
+        return function(value) if isinstance(value, Tensor) else value
+
+    return {name: mapped(value) for name, value in record.items()}
 
 
 def is_finite(record: Record) -> bool:
@@ -121,14 +129,6 @@ def floats_of(record: Record) -> Iterator[tuple[str, Tensor]]:
             yield name, value
         elif isinstance(value, float):
             yield name, torch.tensor(value, dtype=torch.float64)
-
-
-def _map_value(value: Value, function: Callable[[Tensor], Tensor]) -> Value:
-    if isinstance(value, ClassTable):
-        return ClassTable(function(value.values), function(value.held))
-    if isinstance(value, dict):
-        return {name: function(tensor) for name, tensor in value.items()}
-    return function(value) if isinstance(value, Tensor) else value
 
 
 def _copy_shared(tensors: Tree) -> Tree:
@@ -155,9 +155,7 @@ class _Leaf(NamedTuple):
     held: Tensor | None = None
 
     def shape(self) -> tuple[int, ...]:
-        if self.held is None:
-            return tuple(self.tensor.shape)
-        return int(self.held.sum()), self.tensor.shape[-1]
+        return tuple(self.tensor.shape) if self.held is None else (int(self.held.sum()), self.tensor.shape[-1])
 
     def data(self) -> Tensor:
         tensor = self.tensor if self.held is None else self.tensor[self.held]
@@ -203,16 +201,8 @@ def _header(entries: tuple[_Entry, ...]) -> str:
 
 # Safetensors lays tensors out by dtype, in this order (wider first), then by name.
 SAFETENSORS_DTYPES = (
-    torch.int64,
-    torch.float64,
-    torch.float32,
-    torch.int32,
-    torch.bfloat16,
-    torch.float16,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
+    *(torch.int64, torch.float64, torch.float32, torch.int32, torch.bfloat16),
+    *(torch.float16, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
 
 
@@ -246,10 +236,8 @@ def _rebuild(name: str, entry: dict[str, Any], tensors: dict[str, Tensor]) -> Va
 
 
 def _encode_scalar(value: Scalar) -> dict[str, str]:
-    """Return a scalar as text of a fixed length, because equal payloads must have equal sizes.
-
-    Numbers are the 16 hex digits of a 64-bit word. Longer integers are written as long as they are.
-    """
+    """Return a scalar as text of a fixed length, because equal payloads must have equal sizes: numbers as the 16 hex
+    digits of a 64-bit word, longer integers in full."""
     if isinstance(value, str):
         return {"type": "str", "value": value}
     if isinstance(value, float):
@@ -271,12 +259,10 @@ def _decode_scalar(entry: Mapping[str, str]) -> Scalar:
         raise ValueError(f"the {kind} {text[:40]!r} is no 64-bit word")
     if kind == "float":
         return cast(float, struct.unpack(">d", bytes.fromhex(text))[0])
+    if kind not in ("bool", "int"):
+        raise ValueError(f"a scalar of type {kind[:40]!r}")
     (number,) = struct.unpack(">q", bytes.fromhex(text))
-    if kind == "bool":
-        return bool(number)
-    if kind == "int":
-        return cast(int, number)
-    raise ValueError(f"a scalar of type {kind[:40]!r}")
+    return bool(number) if kind == "bool" else cast(int, number)
 
 
 def to_plain(value: Any) -> Any:

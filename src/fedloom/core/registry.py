@@ -26,14 +26,13 @@ _log = logging.getLogger(__name__)  # without configured handlers, a warning is 
 
 
 class Registry(Generic[T]):
-    """Maps names to classes or functions.
+    """Maps names to classes or functions. `noun` is used in messages and for the entry-point group; the modules of the
+    package `home` register the built-ins.
 
     Registering a second entry under a name is an error, except for the same definition run again, as in a notebook.
     """
 
     def __init__(self, noun: str, *, home: str) -> None:
-        """`noun` is used in messages and for the entry-point group; the modules of package `home` register the
-        built-ins."""
         self.noun, self._home = noun, home
         self._entries: dict[str, T] = {}
         self._broken: dict[str, str] = {}  # entry points that could not be loaded: name -> reason
@@ -82,10 +81,8 @@ class Registry(Generic[T]):
         return iter(sorted(self._entries.items()))
 
     def _is_built_in(self, name: object) -> bool:
-        """Return whether a name is that of a built-in alone. Import its module if that has the same name.
-
-        Importing the modules of all methods takes a sixth of a second, and a run needs one or two of them.
-        """
+        """Return whether a name is that of a built-in alone. Import its module if that has the same name: importing
+        those of all methods takes a sixth of a second, and a run needs one or two of them."""
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
             return False
         if name in {plugin.name for plugin in self._plugins()}:

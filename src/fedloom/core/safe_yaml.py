@@ -28,11 +28,8 @@ _BOOL_TAG, _INT_TAG, _FLOAT_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("boo
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader without duplicate keys.
-
-    Truth values are true and false, as in YAML 1.2. Numbers are written in decimal or hexadecimal digits; words such as
-    1:30 and 010 are texts. A key that takes a number reads 010 as ten and refuses 1:30.
-    """
+    """The safe loader without duplicate keys. Truth values are true and false, as in YAML 1.2. Numbers are written in
+    decimal or hexadecimal digits; 1:30 and 010 are texts, of which a key that takes a number reads 010 as ten."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first_character: [entry for entry in resolvers if entry[0] not in (_BOOL_TAG, _INT_TAG, _FLOAT_TAG)]
@@ -70,10 +67,8 @@ _Loader.add_constructor(_INT_TAG, _whole_number)
 
 
 def parse_yaml(text: str, max_length: int = _MAX_LENGTH) -> Any:
-    """Parse one YAML document of at most `max_length` characters into plain values.
-
-    Raises `yaml.YAMLError` for invalid YAML, duplicate keys, and documents that are larger or deeper than any config.
-    """
+    """Parse one YAML document of at most `max_length` characters into plain values. Raises `yaml.YAMLError` for invalid
+    YAML, duplicate keys, and documents that are larger or deeper than any config."""
     if len(text) > max_length:
         raise _RefusedYaml(f"more than {max_length:,} characters; no config is that long")
     try:

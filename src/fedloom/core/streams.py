@@ -17,8 +17,7 @@ import torch
 
 
 def generator_states(device: torch.device | None = None) -> tuple[bytes, int, tuple[int, bytes]]:
-    """Return the states of the global generators of torch, Python and NumPy, as values that can be compared. torch's
-    includes that of a CUDA device."""
+    """Return the states of the global generators of torch (with a CUDA device's), Python and NumPy, to compare them."""
     _, key, position, *_ = np.random.get_state()  # noqa: NPY002
     numpy_state = int(position), np.asarray(key).tobytes()
     torch_states = b"".join(generator.get_state().numpy().tobytes() for generator in _global_generators(device))
@@ -39,11 +38,8 @@ class Streams:
     seed: int
 
     def key(self, purpose: str, round_: int = 0, client: int = -1) -> int:
-        """Return the 128-bit integer from which the stream starts.
-
-        purpose: a word for what is drawn, such as "shuffle". round_: the round, which counts from 1; 0 is before the
-        first. client: id of the client; -1 is the server.
-        """
+        """Return the 128-bit integer from which the stream starts, for a `purpose` such as "shuffle", a round from 1 on
+        (0 is before the first) and a client's id (-1 is the server)."""
         # 63 bits of the seed, so that any integer fits into a signed word.
         packed = struct.pack("<qqq", self.seed & 0x7FFFFFFFFFFFFFFF, round_, client) + purpose.encode()
         return int.from_bytes(hashlib.blake2b(packed, digest_size=16).digest(), "little")
@@ -55,30 +51,21 @@ class Streams:
     def isolated(
         self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Seed the global generators of torch, NumPy and Python in the block, and restore their states after it.
-
-        For code that takes no generator: initialisation of modules, dropout layers, random numbers inside a loss.
-
-        purpose, round_, client: as for `key`. device: a CUDA device whose generator is also seeded.
-        """
+        """Seed the global generators of torch, NumPy, Python and a CUDA `device` in the block, and restore their states
+        after it: for code that takes no generator, as initialisation of modules, dropout, or a loss."""
         return self.resumable(purpose, round_, client, device).active(once=True)
 
     def resumable(
         self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
     ) -> "GlobalGenerators":
-        """Return what `isolated` does as an object that several blocks can use, each from where the last one ended.
-
-        purpose, round_, client, device: as for `isolated`.
-        """
+        """Return what `isolated` does as an object that several blocks can use, each from where the last one ended."""
         # A key has 128 bits; generators of torch take no more than 64.
         return GlobalGenerators(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF, device)
 
 
 class GlobalGenerators:
-    """The states of the global generators of torch, NumPy and Python for one user, such as a client in its round.
-
-    seed: from which they start. device: a CUDA device whose generator is seeded too.
-    """
+    """The states of the global generators of torch, NumPy, Python and a CUDA `device` for one user, such as a client in
+    its round. They start from `seed`."""
 
     def __init__(self, seed: int, device: torch.device | None = None) -> None:
         self._seed = seed
@@ -97,10 +84,8 @@ class GlobalGenerators:
 
     @contextlib.contextmanager
     def active(self, *, once: bool = False) -> Iterator[None]:
-        """Let the global generators continue from these states, and restore theirs after the block.
-
-        once: no other block follows, so the states after this one need not be kept.
-        """
+        """Let the global generators continue from these states, and restore theirs after the block. With `once` no
+        other block follows, so the states after this one need not be kept."""
         outer = _states_of(self._generators)
         if self._states is None:
             for generator in self._generators:

@@ -14,10 +14,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ClassTable:
-    """`values` [..., C, d] and `held` [..., C] (bool); leading dimensions are clients.
-
-    Rows of classes that are not held are zero. Tensors are not changed in place.
-    """
+    """`values` [..., C, d] and `held` [..., C] (bool); leading dimensions are clients. Rows of classes that are not
+    held are zero. Tensors are not changed in place."""
 
     values: Tensor
     held: Tensor
@@ -51,10 +49,7 @@ class ClassTable:
         return ClassTable(torch.where(held.unsqueeze(-1), self.values, torch.zeros_like(self.values)), held)
 
     def mean_over_clients(self, weights: Tensor | None = None) -> ClassTable:
-        """Average a table [m, C, d] over the clients that hold the class -> [C, d].
-
-        weights: [m] or [m, C]; None weighs all clients equally.
-        """
+        """Average a table [m, C, d] over the clients that hold the class -> [C, d], by weights [m] or [m, C]."""
         if weights is None:
             return ClassTable.from_sums(self.values.sum(0), self.held.sum(0))
         class_weights = weights if weights.dim() == 2 else weights.unsqueeze(1)

@@ -116,10 +116,8 @@ def with_unit(measure: str) -> str:
 
 
 def number_text(measure: str, value: float, decimals: int = 1) -> str:
-    """Return a value in the unit of its measure, without the unit: number_text("auroc", 0.9774) -> "97.7".
-
-    decimals: of a percentage; plain numbers have two more.
-    """
+    """Return a value in the unit of its measure, without the unit: number_text("auroc", 0.9774) -> "97.7". `decimals`
+    are those of a percentage; plain numbers have two more."""
     return f"{100 * value:.{decimals}f}" if is_share(measure) else f"{value:.{decimals + 2}f}"
 
 

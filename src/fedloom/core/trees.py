@@ -72,10 +72,8 @@ def weighted_mean(trees: Iterable[Tree], weights: Iterable[float]) -> Tree:
 
 
 def combine(trees: Sequence[Tree], coefficients: Sequence[float]) -> Tree:
-    """Return sum_k coefficients_k trees_k for floating tensors, and integer tensors of the first tree.
-
-    For steps and extrapolations; a mean over clients is `weighted_mean`. Sums are float64, cast to the entry's dtype.
-    """
+    """Return sum_k coefficients_k trees_k for floating tensors, and integer tensors of the first tree: for steps and
+    extrapolations. Sums are float64, cast to the entry's dtype."""
     sums = _zero_sums(trees[0])
     for entry_sum in sums:
         entry_sum.add(trees, coefficients)

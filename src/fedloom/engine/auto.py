@@ -23,29 +23,18 @@ _TIMED_ROUNDS = 3  # latest rounds by which an engine is judged
 
 @dataclass(slots=True)
 class Candidate:
-    """An engine that may be chosen.
+    """An engine that may be chosen. One with `ready` is taken without a comparison, for as long as it `serves`."""
 
-    Attributes:
-        description: how it works, for `Auto.reason`.
-        start: starts the engine, before its first round.
-        is_reference: whether it has the bits of the serial engine, so that it runs whatever that runs; others may fail.
-        trial_rounds: rounds before it is compared; the first one includes its start-up.
-        ready: for an engine that is taken without a comparison, whether it can run now; None compares it.
-        serves: whether such an engine was fast in its latest rounds; otherwise it is compared like the others.
-        seconds: seconds for each sample in its latest rounds.
-        last_round: the run's round in which it ran last.
-    """
-
-    description: str
-    start: Callable[[], Engine]
-    is_reference: bool = True
-    trial_rounds: int = 2
-    ready: Callable[[], bool] | None = None
-    serves: Callable[[Engine], bool] = lambda engine: True
+    description: str  # how it works, for `Auto.reason`
+    start: Callable[[], Engine]  # called before its first round
+    is_reference: bool = True  # it has the bits of the serial engine, and runs whatever that runs; others may fail
+    trial_rounds: int = 2  # before it is compared; the first one includes its start-up
+    ready: Callable[[], bool] | None = None  # whether it can run now; None compares it
+    serves: Callable[[Engine], bool] = lambda engine: True  # whether it was fast in its latest rounds
     engine: Engine | None = None
-    seconds: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # for each sample, in its latest rounds
     rounds: int = 0
-    last_round: int = 0
+    last_round: int = 0  # of the run, in which it ran last
 
     @property
     def seconds_per_sample(self) -> float:
@@ -54,8 +43,7 @@ class Candidate:
 
 
 class Auto(Engine):
-    """Runs each of the `rounds` that remain on one of the candidates, beginning with the first that is compared. An
-    engine that needs no comparison takes over as soon as it is ready, for as long as it serves."""
+    """Runs each of the `rounds` that remain on one of the candidates, beginning with the first that is compared."""
 
     def __init__(self, candidates: Sequence[Candidate], rounds: int) -> None:
         self._preferred = [candidate for candidate in candidates if candidate.ready is not None]
@@ -65,12 +53,10 @@ class Auto(Engine):
 
     @property
     def name(self) -> str:
-        """The name of the current round's engine."""
         return self._engine(self._current).name
 
     @property
     def reason(self) -> str | None:
-        """The measured times in one line; None if there was no choice."""
         times = [
             f"{c.seconds_per_sample * 1e6:.1f} us a sample {c.description} ({c.rounds} rounds)"
             for c in [*self._preferred, *self._candidates]
@@ -105,7 +91,6 @@ class Auto(Engine):
         return self._engine(self._current).test(tests)
 
     def keep(self, record: Record) -> Record:
-        """Return `record` in memory that outlives the next `run`, of whatever engine."""
         return self._engine(self._current).keep(record)
 
     def notes(self) -> list[Diagnostic]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -26,10 +26,8 @@ _BLOCK_NUMBERS = 1 << 16
 
 
 class BatchSampler:
-    """Draws and gathers the batches of training phases, in 1 or 2 augmented views of each sample.
-
-    skip_single: for each group of architectures, whether a last batch of one sample is left out.
-    """
+    """Draws and gathers the batches of training phases, in 1 or 2 augmented views of each sample. `skip_single` says
+    for each group of architectures whether a last batch of one sample is left out."""
 
     def __init__(self, data: Dataset, local_training: LocalTraining, views: int, skip_single: Sequence[bool]) -> None:
         self.data, self.local_training = data, local_training
@@ -39,17 +37,13 @@ class BatchSampler:
         self.batches_per_block = max(1, block) if data.y.device.type != "cuda" else 1
 
     def generators(self, job: Job, prefix: str = "") -> Draws:
-        """Return the generators of the job's client in this round. prefix: first part of the streams' names."""
-        streams, ctx = job.ctx.task.streams, job.ctx
+        """Return the generators of the job's client in this round, from streams whose names begin with `prefix`."""
+        drawn = partial(job.ctx.task.streams.numpy, round_=job.ctx.round, client=job.ctx.client)
         augmented = self.local_training.augment.active
-        return Draws(
-            streams.numpy(f"{prefix}shuffle", ctx.round, ctx.client),
-            streams.numpy(f"{prefix}augment", ctx.round, ctx.client) if augmented else None,
-        )
+        return Draws(drawn(f"{prefix}shuffle"), drawn(f"{prefix}augment") if augmented else None)
 
     def for_phase(self, phase: Train | Collect, client: Client) -> PhaseSamples:
-        """Return the samples of a client that a phase works on. Raises `ConfigError` where they are those that the
-        server sent, and it sent none."""
+        """Return the samples of a client that a phase works on. Raises `ConfigError` if the server had to send some."""
         job = client.job
         if phase.on == "own":
             return PhaseSamples(self, self.job_of(phase, job), client.draws)
@@ -77,8 +71,7 @@ class BatchSampler:
         return full + bool(last_samples)
 
     def epoch_order(self, job: Job, draws: Draws, share: float = 1.0, batches: int | None = None) -> Tensor:
-        """Draw the samples of one epoch, batch after batch: indices into the training set [n], int64. An epoch has a
-        `share` in (0, 1] of the job's samples, another one each time, in at most `batches` batches."""
+        """Draw the samples [n] of one epoch, int64: another `share` of the job's each time, in at most `batches`."""
         count = job.indices.numel()
         # a permutation of all samples, whose beginning is the share
         order = torch.from_numpy(draws.order.permutation(count))
@@ -89,8 +82,7 @@ class BatchSampler:
         return sent_to(job.indices.index_select(0, order), self.data.y.device)
 
     def batches(self, job: Job, draws: Draws, share: float, epoch: int, batches: int) -> EpochBatches:
-        """Draw the order of an epoch of the phase, with a share of the job's samples and at most `batches` batches.
-        Batches of an augmented run must be read in turn."""
+        """Draw the batches of an epoch as `epoch_order` does; those of an augmented run must be read in turn."""
         return EpochBatches(self, draws, self.epoch_order(job, draws, share, batches), epoch)
 
     def block(self, indices: Tensor, draws: Draws) -> list[Batch]:
@@ -131,9 +123,7 @@ class PhaseSamples(NamedTuple):
 class EpochBatches:
     """The batches of one epoch, taken from first to last. Small ones are gathered several at a time, as a block.
 
-    epoch: its number in the phase, counted from 0. augmented: whether samples are augmented when they
-    are gathered. order: indices [n] of its samples. position: number of batches that were taken or skipped.
-    """
+    epoch: its number in the phase, from 0. order: its samples [n]. position: number of batches taken or skipped."""
 
     def __init__(self, sampler: BatchSampler, draws: Draws, order: Tensor, epoch: int) -> None:
         self._sampler, self._draws, self.order, self.epoch = sampler, draws, order, epoch
@@ -144,7 +134,6 @@ class EpochBatches:
         self._block: tuple[int, list[Batch]] = -1, []
 
     def __len__(self) -> int:
-        """The number of batches that have not been taken."""
         return self._last - self.position
 
     def keep_back(self) -> None:

@@ -144,13 +144,8 @@ class ChosenEngine:
 def choose_engine(
     federation: Federation, worker: Worker, choice: EngineChoice, note: Callable[[str], None] = lambda text: None
 ) -> ChosenEngine:
-    """Return the engine that the config's section `choice` means for a federation before its next round.
-
-    If this process may not start others, clients run one after another, and the warning says why. `note` is called
-    during rounds with a text about clients that take long.
-
-    Raises `ConfigError` if the batched engine or own kernels cannot run this, or if there is no Ray cluster.
-    """
+    """Return the engine that the config's section `choice` means for a federation before its next round; `note` gets
+    texts about slow clients. Raises `ConfigError` if the engine or own kernels cannot run this."""
     keep_freed_memory()
     if choice.kernels == "own":
         worker = _with_kernels(worker, choice)
@@ -167,8 +162,7 @@ def choose_engine(
         warnings.append(reason)
         name, workers = "serial" if name == "processes" else name, 1
     if name not in ("auto", "serial", "ray") and workers > cores:
-        shared = f"engine.workers = {workers}: they share {cores} cores; more workers than cores are no faster"
-        warnings.append(shared)
+        warnings.append(f"engine.workers = {workers}: they share {cores} cores; more workers than cores are no faster")
     if uses_processes and workers > 1 and not _shares_memory():
         warnings.append(_NO_SHARED_MEMORY)
     if name == "batched" and (reason := obstacle(worker)):
@@ -205,13 +199,7 @@ def _shares_memory() -> bool:
 
 
 def _start_engine(
-    name: str,
-    worker: Worker,
-    *,
-    federation: Federation,
-    choice: EngineChoice,
-    workers: int,
-    note: Callable[[str], None],
+    name: str, worker: Worker, federation: Federation, choice: EngineChoice, workers: int, note: Callable[[str], None]
 ) -> Engine:
     if name == "serial":
         return Serial(worker, note)
@@ -231,8 +219,7 @@ def _candidates(
     worker: Worker, choice: EngineChoice, workers: int, start: Callable[[str, Worker], Engine]
 ) -> Iterator[Candidate]:
     """The engines that `auto` may choose: first those with the serial engine's bits, the most likely first."""
-    in_processes = f"in {workers} processes"
-    speedups = worker.speedups
+    in_processes, speedups = f"in {workers} processes", worker.speedups
     if workers > 1 and choice.same_bits and choice.client_seconds is None and speedups.threads_obstacle() is None:
         yield Candidate(
             f"on {workers} threads",

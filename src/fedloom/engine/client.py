@@ -81,21 +81,13 @@ class Worker:
 
     @property
     def local_training(self) -> LocalTraining:
-        """Batch size, optimizer and augmentation of training phases that set none."""
         return self.sampler.local_training
 
     def copy(self, speedups: Speedups | None = None) -> "Worker":
         """Return a worker with copies of the nets, the same data, and other speedups if given."""
-        nets = [deep_copy(loaded_net.net) for loaded_net in self.loaded_nets]
-        worker = Worker(
-            self.method,
-            nets,
-            self.data,
-            self.local_training,
-            self.device,
-            bfloat16=self.bfloat16,
-            speedups=speedups or self.speedups,
-        )
+        nets, speedups = [deep_copy(loaded_net.net) for loaded_net in self.loaded_nets], speedups or self.speedups
+        facts = self.method, nets, self.data, self.local_training, self.device
+        worker = Worker(*facts, bfloat16=self.bfloat16, speedups=speedups)
         worker.evaluators = self.evaluators
         return worker
 
@@ -123,9 +115,8 @@ class Worker:
             replay.run()
 
     def client_round(self, job: Job, memory_type: type[NetMemory]) -> ClientRound:
-        """Run a client's round, and yield work that others may run before it continues. `NetMemory` trains in the net
-        of the job's architecture, which no other client may use meanwhile; with the memory_type `SeparateMemory`, other
-        clients can be between their steps."""
+        """Run a client's round, and yield work that others may run before it continues. With `NetMemory` no other
+        client may use the net meanwhile; with `SeparateMemory`, others can be between their steps."""
         started, client = time.perf_counter(), self.begin(job)
         loaded_net = self.loaded_nets[job.ctx.task.group]
         with staged(job.ctx, "begin", self._methods[job.stage]):
@@ -136,14 +127,12 @@ class Worker:
 
     def begin(self, job: Job) -> Client:
         """Call the method's `begin` and `phases`, and return the client at the start of its round."""
-        ctx = job.ctx
-        method = self._methods[job.stage]
+        ctx, method = job.ctx, self._methods[job.stage]
         with staged(ctx, "begin", method):
             start = method.begin(job.payload, job.state, ctx)
         with staged(ctx, "phases", method):
             phases = method.phases(start, ctx)
-        generators = self.sampler.generators(job)
-        return Client(job, method, start, phases, generators, self._on_device(start.consts))
+        return Client(job, method, start, phases, self.sampler.generators(job), self._on_device(start.consts))
 
     def end(self, client: Client, tree: Tree, seconds: Callable[[], float]) -> JobResult:
         """Call the method's `end` and `pack` on the trained weights `tree`, and return the client's result."""
@@ -164,8 +153,7 @@ class Worker:
         self, loaded_net: LoadedNet, predictor: Predictor, ctx: ClientContext, indices: Tensor
     ) -> tuple[Predictor, int]:
         """Load a client's personal model, and adapt it to its training samples, `indices` [n], if the method does so.
-        Returns the model to test, whose weights are in loaded_net, and the number of samples that were processed.
-        Raises `ClientError`."""
+        Return the model to test, whose weights are in loaded_net, and the number of samples processed."""
         with staged(ctx, "adapt", self.method):
             phases = self.method.adapt(Start(predictor.tree, predictor.consts), ctx)
         client = self.tune(loaded_net, predictor, ctx, indices, phases)
@@ -179,8 +167,7 @@ class Worker:
     def tune(
         self, loaded_net: LoadedNet, predictor: Predictor, ctx: ClientContext, indices: Tensor, phases: Sequence[Phase]
     ) -> Client:
-        """Load a model into loaded_net, and run phases on the training samples `indices` [n], or none without samples.
-        Return the client after them. Raises `ClientError`."""
+        """Load a model into loaded_net, run phases on training samples `indices` [n], if any, and return the client."""
         with staged(ctx, "adapt", self.method):
             start = Start(predictor.tree, predictor.consts)
             loaded_net.load(predictor.tree)
@@ -196,8 +183,7 @@ class Worker:
         return client
 
     def test(self, test: EvalJob) -> EvalResult:
-        """Test a client's adapted personal models, or the server's model on the samples of a client or slice. Raises
-        `ClientError`."""
+        """Test a client's adapted personal models, or the server's model on the samples of a client or slice."""
         with test.ctx.task.streams.isolated("test", test.ctx.round, test.ctx.client, self.device):
             return self._test(test)
 

@@ -27,11 +27,8 @@ class StepTable(NamedTuple):
 
 
 class PhaseResults:
-    """The objectives of a training phase: sums over its last epoch, or over every epoch if the phase needs them.
-
-    It never waits for a device. samples: processed in all epochs. steps: those that the sums have. last_epoch: its
-    number, from 0.
-    """
+    """The objectives of a training phase: sums over its last epoch (its number from 0), or over every epoch if the
+    phase needs them, with the `steps` that they have and the `samples` of all epochs. It never waits for a device."""
 
     def __init__(self, phase: Train, num_classes: int, last_epoch: int) -> None:
         self._phase, self._classes, self.last_epoch = phase, num_classes, last_epoch
@@ -75,10 +72,9 @@ class PhaseResults:
             self._add_taps(taps, Batch(labels, labels))
 
     def add_measured(self, epoch: EpochBatches, steps: EpochSteps, client: Client) -> None:
-        """Take the one step that is left in an epoch, and give the client the norm of each term's gradient. A first
-        step is not measured: weights that have not moved may have no pull yet."""
+        """Take the one step that is left in an epoch, and give the client the norm of each term's gradient."""
         batch = epoch.take()
-        if not steps.carried.steps:
+        if not steps.carried.steps:  # not measured: weights that have not moved may have no pull yet
             self.add(epoch, steps.run(batch).objective, batch)
             return
         objective, norms = steps.run_measured(batch)
@@ -86,14 +82,12 @@ class PhaseResults:
         self.add(epoch, objective, batch)
 
     def ends(self, until: Callable[[Sequence[float]], bool]) -> bool:
-        """Whether the phase ends with the present epoch."""
         if not self.steps:
             return False
         self._mean_losses.append(sum(_numbers(self._totals)) / self.steps)
         return until(self._mean_losses)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the finished statistics by name."""
         return {name: self._phase.collect[name].result(sums) for name, sums in self._sums.items()}
 
     def mean_terms(self) -> dict[str, float]:
@@ -125,8 +119,7 @@ def _numbers(pieces: Sequence[Tensor | list[float]]) -> list[float]:
 
 @torch.no_grad()
 def chosen_weights(phase: Choose, tree: Tree, consts: Consts) -> Tree:
-    """Return a client's weights with the entries that the rule of a phase sets; `tree` is not written. Raises
-    `ConfigError` for an entry that the net lacks, or that has another shape or kind of numbers."""
+    """Return a client's weights, the rule of a phase applied. Raises `ConfigError` for an entry unlike the net's."""
     entries = phase.rule(tree, consts)
     for name, value in entries.items():
         if name not in tree:
@@ -175,8 +168,7 @@ class NetMemory:
 
     def in_net(self, *, reads: bool = False) -> contextlib.AbstractContextManager[None]:
         """Let code in the block find the weights in the net, and the random numbers in the global generators. A block
-        that `reads` is expected not to write weights; if it does, torch's counts of writes must show it, which they do
-        not within a dispatch mode."""
+        that `reads` should not write weights; torch's counts of writes show if it does, outside dispatch modes."""
         return contextlib.nullcontext()
 
     def active(self) -> contextlib.AbstractContextManager[None]:
@@ -250,25 +242,18 @@ class SeparateMemory(NetMemory):
 
 
 class Replay(Protocol):
-    """Steps of one client that need no Python. Whoever gets one runs it before the client continues.
-
-    job: the same work in the form that threads in C++ take.
-    """
+    """Steps of one client that need no Python. Whoever gets one runs it before the client continues, in this thread by
+    `run`, or hands its `job` to threads in C++."""
 
     job: Any
 
-    def run(self) -> None:
-        """Take the steps in this thread."""
-        ...
+    def run(self) -> None: ...
 
 
 class Stepper:
-    """Takes the steps of epochs or of a statistics pass, one after another. A faster one has the same bits.
+    """Takes the steps of epochs or of a statistics pass, one after another. A faster one has the same bits."""
 
-    setup_seconds: CPU time so far that served to make later steps faster.
-    """
-
-    setup_seconds = 0.0
+    setup_seconds = 0.0  # CPU time so far that served to make later steps faster
 
     def __call__(
         self, steps: Steps, memory: NetMemory, epochs: Sequence[EpochBatches], results: PhaseResults | None

@@ -33,18 +33,8 @@ _WORTH_OPERATIONS = 5e7
 
 
 def find_device(asked: str, engine: str, nets: Sequence[Net], data: Dataset, batch_size: int) -> torch.device:
-    """Return the device that a run of these nets is to use.
-
-    Raises `ConfigError` if the one asked for does not exist, or if the engine cannot use it.
-
-    Args:
-        asked: `engine.device`. For "auto", $FEDLOOM_DEVICE decides if it is set; else the first GPU is taken if there
-            is one, the engine runs there, and a training step of a net has 50 million operations or more.
-        engine: `engine.name`.
-        nets: the nets of the clients, on the CPU.
-        data: the training samples.
-        batch_size: samples in a training step.
-    """
+    """Return the device that a run of these nets is to use, from `engine.device` and `engine.name`. Raises
+    `ConfigError` if the one asked for does not exist, or if the engine cannot use it."""
     origin = "engine.device"
     if asked == AUTO and (variable := os.environ.get(VARIABLE)):
         asked, origin = variable, f"${VARIABLE}"
@@ -82,23 +72,15 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 @contextlib.contextmanager
 def device_settings(device: torch.device, precision: str, deterministic: bool) -> Iterator[None]:
-    """Set torch within the block for a run on a device: the numbers of a GPU depend on settings of the process.
-
-    precision: that of the config. deterministic: whether the same numbers must come out from run to run.
-    """
-    if device.type == "cuda":
-        with gpu_settings(tf32=precision == "tf32", deterministic=deterministic):
-            yield
-    else:
+    """Set torch within the block for a run on a device: the numbers of a GPU depend on settings of the process."""
+    on_gpu = device.type == "cuda"
+    with gpu_settings(tf32=precision == "tf32", deterministic=deterministic) if on_gpu else contextlib.nullcontext():
         yield
 
 
 def step_operations(net: Net, data: Dataset, batch_size: int) -> float:
-    """Return the floating-point operations of one training step of a net, two for each multiply-add.
-
-    They are estimated from a forward pass in evaluation mode, which draws no numbers and changes no buffer. data: the
-    samples, of which two are taken. batch_size: samples in the step.
-    """
+    """Return the floating-point operations of one training step of a net, two for each multiply-add, estimated from a
+    forward pass of two samples in evaluation mode, which draws no numbers and changes no buffer."""
     samples = torch.arange(min(2, len(data)))
     was_training = net.training
     net.eval()

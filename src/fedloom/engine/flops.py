@@ -29,14 +29,9 @@ def flops_of(
     that round, and scaled to the training samples that samples_by_group has of all rounds; the same for a closing and
     an opening round, and for the adapted_samples of tests. The worker's nets change, and hooks may raise.
     """
-    last_round = max(1, federation.round)
-    total = 0.0
-    by_round = {
-        last_round: samples_by_group,
-        last_round + 1: closing_samples_by_group or {},
-        0: opening_samples_by_group or {},
-    }
-    for round_, by_group in by_round.items():
+    last_round, total = max(1, federation.round), 0.0
+    further = {last_round + 1: closing_samples_by_group or {}, 0: opening_samples_by_group or {}}
+    for round_, by_group in {last_round: samples_by_group, **further}.items():
         for group, samples in by_group.items():
             total += samples * flops_per_sample(worker, _job_of_group(federation, worker, group, round_))
     if adapted_samples:
@@ -74,9 +69,8 @@ def _adaptation_flops_per_sample(worker: Worker, federation: Federation, job: Jo
 
 
 def flops_per_sample(worker: Worker, job: Job) -> float:
-    """Return the FLOPs of a job divided by its number of samples, counted by a worker on one batch. One local epoch is
-    counted and, if the job has more, two, which separates work that is done once. Matrix products and convolutions
-    count, forward and backward, auxiliary nets and statistics passes included."""
+    """Return the FLOPs of a job divided by its number of samples, counted by a worker on one batch: of one local epoch
+    and, if the job has more, of two, which separates work that is done once."""
     size, epochs = min(worker.local_training.batch_size, job.ctx.samples), job.ctx.task.local_epochs
     one_epoch = _count(worker, job, size, 1)
     per_epoch = _count(worker, job, size, 2) - one_epoch if epochs > 1 else 0

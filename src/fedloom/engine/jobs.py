@@ -80,24 +80,19 @@ def kept_since(state: Record) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One client's work for one round.
-
-    indices: the client's training samples in the shared set [n_k], int64. measured: whether the gradients of the loss's
-    terms are measured on the last step of each training phase.
-    """
+    """One client's work for one round."""
 
     ctx: ClientContext
     payload: Record
     state: Record
-    indices: Tensor
-    measured: bool = False
+    indices: Tensor  # the client's training samples in the shared set [n_k], int64
+    measured: bool = False  # whether gradients of the loss's terms are measured in the last step of training phases
     stage: Stage = "round"
 
 
 class SentJobs:
     """The jobs of a round's clients, made by `make` when an engine asks for them, so that few payloads are in memory.
-    It counts the bytes of payloads, and keeps those of the clients in `kept`, and the job of the first participant of
-    each architecture by group (`samples`)."""
+    Counts their bytes; keeps payloads of clients in `kept`, and each architecture's first participant (`samples`)."""
 
     def __init__(self, clients: Sequence[int], make: Callable[[int], Job], kept: Container[int]) -> None:
         self._clients, self._make, self._kept = clients, make, kept
@@ -129,10 +124,8 @@ class SentJobs:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The outcome of a job: upload, next state, mean loss terms of the last epoch, steps and samples processed.
-
-    norms: gradient norms of loss terms, if the job measures them. notes: messages of the worker.
-    """
+    """The outcome of a job: upload, next state, mean loss terms of the last epoch, steps and samples processed, and
+    gradient norms of loss terms if the job measures them."""
 
     client: int
     upload: Record
@@ -147,28 +140,21 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class EvalJob:
-    """A test: of one client's personal model, or of the server's model on a client's samples or on a slice of all.
+    """A test: of one client's personal model, or of the server's model on a client's samples or on a slice of all."""
 
-    ctx: of the client, or with client -1, -2, ... for the first, second, ... slice (`Evaluator.states`). indices [n_k]:
-    the client's training samples, for methods that adapt. protocol: None takes the run's main one.
-    """
-
-    ctx: ClientContext
+    ctx: ClientContext  # with client -1, -2, ... for the first, second, ... slice (`Evaluator.states`)
     server: Record
     state: Record
-    indices: Tensor
+    indices: Tensor  # the client's training samples [n_k], for methods that adapt
     split: str
-    protocol: str | None = None
+    protocol: str | None = None  # None takes the run's main one
 
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """The outcome of a test: metric states by predictor, and the number of `samples` that adapting processed.
+    """The outcome of a test: metric states by predictor, and the number of `samples` that adapting processed."""
 
-    client: as in the test's context, so below 0 for a slice.
-    """
-
-    client: int
+    client: int  # below 0 for a slice
     tested: dict[str, MetricStates]
     samples: int = 0
 
@@ -241,10 +227,8 @@ class Client:
 
 
 class hooked:
-    """A block that calls one hook: an exception becomes an error that names method, hook, round and client.
-
-    client: -1 where the server calls the hook for all. error: the class of the error. Errors that a method words itself
-    pass the server as they are (`ServerError`); a `ClientError` wraps them, because it names the client.
+    """A block that calls one hook, for a client or (-1) for all: an exception becomes an `error` that names method,
+    hook, round and client. Errors that a method words itself pass as they are, unless a `ClientError` is to wrap them.
     """
 
     __slots__ = ("_client", "_error", "_hook", "_method", "_round")
@@ -269,7 +253,6 @@ def staged(ctx: ClientContext, stage: str, method: Method) -> hooked:
 
 
 def extra_of(method: Method, net: Net) -> nn.Module | None:
-    """Return the module that a method adds to a net. Raises `ServerError`."""
     with hooked(method, "extra", 0):
         return method.extra(net)
 
@@ -284,8 +267,7 @@ def with_forged(
     round_: int,
 ) -> Mapping[int, Record]:
     """Return the uploads of a round, with those of bad clients forged if the scenario has an attack on uploads. Forgers
-    know the payloads that they received, and the spec says which entries of uploads are changes of weights; each draws
-    from its own stream of round `round_`."""
+    know the payloads that they received, and each draws from its own stream of round `round_`."""
     attack = scenario.attack
     if not bad or not isinstance(attack, UploadAttack):
         return uploads
@@ -294,10 +276,8 @@ def with_forged(
     honest = {client: uploads[client] for client in sorted(bad)}
     forged = {}
     for client, upload in honest.items():
-        task = task_of(client)
-        known = AttackRound(
-            len(uploads), len(bad), task.names(_UNTOUCHED), changes, task.streams.numpy("attack", round_, client)
-        )
-        shared = list(honest.values()) if attack.colludes else [upload]
+        task, shared = task_of(client), list(honest.values()) if attack.colludes else [upload]
+        rng = task.streams.numpy("attack", round_, client)
+        known = AttackRound(len(uploads), len(bad), task.names(_UNTOUCHED), changes, rng)
         forged[client] = attack.forge_upload(upload, payloads[client], shared, known)
     return {client: forged.get(client, upload) for client, upload in uploads.items()}

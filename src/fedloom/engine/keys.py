@@ -29,8 +29,7 @@ def phase_key(phase: Phase) -> Hashable:
 
 
 def glance_of(phase: Phase) -> Hashable:
-    """Return the `values_of` phases that have, at a glance, the key of this one. None if a field has an object that may
-    have changed since: keys are made of its contents at the time."""
+    """Return the `values_of` phases that have, at a glance, the key of this one; None if a field may change later."""
     values, types = values_of(phase)
     if not all(map(_is_fixed, values)):
         return None
@@ -135,8 +134,7 @@ def _add_leaves(value: Any, leaves: list[Leaf]) -> None:
 
 
 def layout_of(value: Any) -> tuple[list[Tensor], Hashable]:
-    """Return the tensors in constants, in order, and a key of all but their values: it has their memory layout, and
-    says which places hold the same tensor."""
+    """Return the tensors in constants, in order, and a key of all but their values, with memory layout and sharing."""
     tensors: list[Tensor] = []
     parts: list[Hashable] = []
     _add_layout(value, tensors, {}, parts)

@@ -19,19 +19,14 @@ from fedloom.nets.loaded_net import LoadedNet
 
 @dataclass(slots=True)
 class _Group:
-    """The parameters at `indices`, which share `spec`.
-
-    rate: the learning rate as a tensor [] if it decays, so that a compiled step holds in every round; else None.
-    first_moments: momenta of SGD, or first moments of Adam. second_moments: those of Adam. numbers: Adam's corrections
-    [2] in float64, in the place of those of the counted step.
-    """
+    """The parameters at `indices`, which share `spec`."""
 
     spec: OptimizerSpec
     indices: list[int]
-    rate: Tensor | None
-    first_moments: list[Tensor] = field(default_factory=list)
-    second_moments: list[Tensor] = field(default_factory=list)
-    numbers: Tensor | None = None
+    rate: Tensor | None  # the learning rate [] if it decays, so that a compiled step holds in every round
+    first_moments: list[Tensor] = field(default_factory=list)  # or momenta of SGD
+    second_moments: list[Tensor] = field(default_factory=list)  # of Adam
+    numbers: Tensor | None = None  # Adam's corrections [2] in float64, instead of those of the counted step
 
     def corrections(self, step: int) -> tuple[float, float]:
         """Return by what Adam divides the root of the second moments, and its factor or divisor of the step."""
@@ -40,12 +35,11 @@ class _Group:
         return (1 - beta2**step) ** 0.5, -self.spec.lr / corrected if self.rate is None else corrected
 
     def operands(self, step: int, device: torch.device) -> tuple[Any, Any]:
-        """Return the corrections of a step as numbers, or as tensors [] where a graph may read them. On a GPU plain
-        steps take tensors too, because addcdiv with a number rounds less often there than operators with a tensor."""
+        """Return the corrections of a step as numbers, or as tensors [] where a graph may read them."""
         numbers = self.numbers
         if numbers is None and device.type != "cuda":
             return self.corrections(step)
-        if numbers is None:
+        if numbers is None:  # plain steps, too: addcdiv with a number rounds less often on a GPU than with a tensor
             numbers = torch.tensor(self.corrections(step), dtype=torch.float64).to(device, non_blocking=True)
         # lists of float32 share one kernel with a tensor of float32, which is rounded as a number would be
         narrow = numbers.float() if {moment.dtype for moment in self.first_moments} == {torch.float32} else numbers
@@ -53,10 +47,8 @@ class _Group:
 
 
 class Optimizer:
-    """Updates `parameters` in place from the gradients that `step` gets. Momenta start at zero in a new object.
-
-    specs: one spec for all parameters, or one for each. round_: from 1; learning rates decay with it.
-    """
+    """Updates `parameters` in place from the gradients that `step` gets, by one spec for all or one for each, in a
+    round from 1 on. Momenta start at zero in a new object."""
 
     layout: Hashable = None  # the order of `state` says what each tensor is
 
@@ -113,8 +105,7 @@ class Optimizer:
         ]
 
     def read_numbers(self, numbers: Tensor) -> None:
-        """Let steps read those of `numbers_of_steps` from a float64 tensor on the device, because a captured step would
-        repeat numbers of the host."""
+        """Let steps read `numbers_of_steps` from the device, because a captured step would repeat the host's."""
         pairs = iter(numbers.view(-1, 2))
         for group in self._groups:
             group.numbers = next(pairs) if group.spec.name == "adam" else None
@@ -130,9 +121,8 @@ class Optimizer:
                 group.second_moments = list(islice(tensors, len(group.indices)))
 
     def separate(self, parameters: Sequence[Tensor] | None = None) -> "Optimizer":
-        """Return an optimiser of `parameters`, by default the same ones, with copies of the rates and with moments of
-        its own, as before a first step. They are -0.0 for SGD, to which a first gradient is added without a change of
-        its bits."""
+        """Return an optimiser of `parameters`, by default the same ones, with copies of the rates and new moments: for
+        SGD -0.0, to which a first gradient is added without a change of its bits."""
         separate = copy.copy(self)
         separate.parameters = self.parameters if parameters is None else list(parameters)
         separate._groups = []

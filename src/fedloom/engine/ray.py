@@ -53,7 +53,6 @@ class Cluster:
         return self._called.remote(__version__, function, *arguments)
 
     def cores(self) -> int:
-        """Cores of all nodes of the cluster at this moment."""
         return int(self._ray.cluster_resources().get("CPU", 0))
 
     def ended(
@@ -98,10 +97,8 @@ class Cluster:
 
 @contextlib.contextmanager
 def connected(asks: str) -> Iterator[Cluster]:
-    """Give the Ray cluster, connecting this process to it until the context ends if it is not connected yet.
-
-    asks: the setting that needs Ray, for messages. Raises `ConfigError` if Ray is not installed or no cluster is found.
-    """
+    """Give the Ray cluster, to which this process is connected at least until the context ends. Raises `ConfigError`,
+    in the name of the setting that `asks` for Ray, if it is not installed or no cluster is found."""
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # keeps Ray's messages about lost workers out of stdout
     try:
         import ray
@@ -147,11 +144,9 @@ def _of_this_version(version: str, function: Callable[..., Any], *arguments: Any
 
 
 def work(run: Sequence[Ref], message: bytes, names: Sequence[str], *values: bytes) -> bytes | Exception:
-    """Run the job of a message, and return the message of its result or the error of the client.
-
-    run: a reference to `(worker, tasks)`, in a list so that Ray does not fetch it for each client. names: in the record
-    that clients of the round share; the messages of its values come separately.
-    """
+    """Run the job of a message, and return the message of its result or the error of the client. `run` has a reference
+    to `(worker, tasks)`, which Ray does not fetch out of a list; `names` and `values` are those of the record that
+    clients of the round share."""
     with reproducible_settings():
         engine, tasks = _ready(run[0])
         request = loads(message, tasks=tasks)
@@ -178,12 +173,9 @@ _AHEAD = 2  # running clients per core, so that no core waits for the driver
 
 
 class OnRay(Engine):
-    """Run clients as tasks of an existing Ray cluster, bit for bit equal to the serial engine.
-
-    Nets and data are stored there once a run. A client whose node is lost is run again: its round depends on its job
-    alone. workers: clients that run at a time; None for all cores. note: called with a message on clients that a round
-    waits for. Raises `ConfigError` if Ray is not installed or no cluster is found.
-    """
+    """Run clients as tasks of an existing Ray cluster, up to `workers` at a time (None: all cores), bit for bit equal
+    to the serial engine. Nets and data are stored there once a run. A client whose node is lost is run again: its round
+    depends on its job alone. Raises `ConfigError` if Ray is not installed or no cluster is found."""
 
     name = "ray"
 

@@ -28,8 +28,7 @@ class Seconds:
     def of_round(
         started: float, arrived: float, aggregated: float, observed: float, ended: float, results: Sequence[JobResult]
     ) -> Seconds:
-        """Divide a round by the times at which it started, all results arrived, the server had aggregated, the observer
-        had observed, and the round ended. The observer's time counts nowhere."""
+        """Divide a round by the times of these events. The observer's time counts nowhere."""
         # clients that train side by side take wall-clock time once
         train = min(sum(result.seconds for result in results), arrived - started)
         aggregate = aggregated - arrived + ended - observed
@@ -48,11 +47,8 @@ class RoundReport:
         bytes_up, bytes_down: serialised uploads and payloads.
         terms: mean of each loss term over the clients, weighted by samples.
         steps, samples: gradient steps and samples that all clients processed.
-        samples_by_group: training samples of the participating clients, by architecture group.
-        diagnostics: what method, engine and loop report.
-        closing_samples_by_group: the same as `samples_by_group` for the closing round, which all clients join; its
-            bytes, steps and samples are included above.
-        opening_samples_by_group: the same for the opening round.
+        samples_by_group: training samples of the participating clients, by architecture group; those of an opening and
+            a closing round are separate, and their bytes, steps and samples are included above.
         figures: numbers that the method reports (`Method.figures`).
     """
 
@@ -92,29 +88,22 @@ class RoundReport:
 
 @dataclass(frozen=True, slots=True)
 class ObservedRound:
-    """A round whose uploads were aggregated, before the federation takes the new states over.
-
-    before, after: the server's states. payloads, uploads: of the participants, by client id; uploads are unpacked.
-    samples: of every client that has some. job: returns the job that a client has in this round, participant or not,
-    from the states before the round.
-    """
+    """A round whose uploads were aggregated, before the federation takes the new states over."""
 
     method: Method
     ctx: ServerContext
-    before: Record
+    before: Record  # the server's states
     after: Record
-    payloads: Mapping[int, Record]
-    uploads: Uploads
-    samples: Mapping[int, int]
-    job: Callable[[int], Job]
+    payloads: Mapping[int, Record]  # of the participants, by client id
+    uploads: Uploads  # unpacked
+    samples: Mapping[int, int]  # of every client that has some
+    job: Callable[[int], Job]  # returns any client's job in this round, from the states before the round
 
 
 class RoundObserver(Protocol):
     """Watches the rounds of a federation, without those before the first and after the last. It changes nothing."""
 
-    def observe(self, observed: ObservedRound) -> None:
-        """Look at a round. Random numbers that are drawn here reach nothing else."""
-        ...
+    def observe(self, observed: ObservedRound) -> None: ...
 
 
 # Rounds in which gradients are measured: early, but not in round 1, in which many methods have no server knowledge yet.
@@ -138,9 +127,8 @@ def measured_clients(round_: int, clients: Sequence[int]) -> frozenset[int]:
 def gradient_norms(
     terms: Mapping[str, Tensor], parameters: Sequence[Tensor], *, stacked: bool = False
 ) -> dict[str, Tensor]:
-    """Return the norm [] of each term's gradient by the parameters; terms whose names start with "ce" are summed. The
-    graph is kept. Empty unless the loss has cross-entropy and another term. With `stacked`, terms [K] and parameters
-    [K, ...] belong to K clients, and the norms are [K]."""
+    """Return the norm [] of each term's gradient by the parameters, terms "ce..." summed; empty unless there are others
+    too. The graph is kept. With `stacked`, terms, norms [K] and parameters [K, ...] are of K clients."""
     cross_entropies = [term for name, term in terms.items() if name.startswith(CE)]
     other_terms = {name: term for name, term in terms.items() if not name.startswith(CE)}
     if not cross_entropies or not other_terms:
@@ -150,8 +138,8 @@ def gradient_norms(
 
 
 def gradient_ratios(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return each term's norm divided by that of cross-entropy, both summed over the clients. The sums keep a client
-    whose cross-entropy has vanished (it has a single class) from dominating."""
+    """Return each term's norm divided by that of cross-entropy, both summed over the clients, so that one whose
+    cross-entropy has vanished (it has a single class) does not dominate."""
     measured = [client for client in norms if client]
     reference = max(sum(client[CE] for client in measured), 1e-12)
     names = dict.fromkeys(name for client in measured for name in client if name != CE)
@@ -159,8 +147,7 @@ def gradient_ratios(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def balance_diagnostics(method: str, ratios: Mapping[str, float], round_: int, rounds: int) -> list[Diagnostic]:
-    """Return diagnostics of the loss terms that dominate or are inactive, by the ratios measured in round `round_`.
-    Inactive ones are reported in the last of `ROUNDS`, or of the run's rounds. Codes start with the method's name."""
+    """Return diagnostics of loss terms that dominate in round `round_`, or are inactive in the last measured one."""
     diagnostics = []
     for name, ratio in ratios.items():
         if ratio > DOMINATING:
@@ -193,8 +180,7 @@ def mean_terms(results: Sequence[JobResult]) -> dict[str, float]:
 
 
 def divergence(method: str, results: Sequence[JobResult], round_: int) -> list[Diagnostic]:
-    """Return a diagnostic if losses of participants are not finite in round `round_`. The run continues as it is. The
-    method's name begins its code; `results` are those of the participants."""
+    """Return a diagnostic if losses of participants are not finite in round `round_`. The run continues as it is."""
     diverged = sum(not all(math.isfinite(value) for value in result.terms.values()) for result in results)
     if not diverged:
         return []

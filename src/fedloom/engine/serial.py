@@ -35,11 +35,9 @@ class SlowClientWatch:
             self._thread.start()
 
     def round_ended(self) -> None:
-        """Stop to measure until the next client starts."""
         self._job = None
 
     def close(self) -> None:
-        """End the thread."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -102,10 +100,8 @@ class Engine(ABC):
 
 
 class Serial(Engine):
-    """Runs one client after another, so that one payload at a time is in memory.
-
-    note: called from another thread with a text about a client that takes long; None watches no client.
-    """
+    """Runs one client after another, so that one payload at a time is in memory. `note` is called from another thread
+    with a text about a client that takes long; None watches no client."""
 
     name = "serial"
 

@@ -31,7 +31,6 @@ class Speedups:
     kernels: bool = False
 
     def stepper(self, data: Dataset) -> Stepper:
-        """Return a stepper for batches of `data`, fast or plain."""
         steppers = {"cpu": "Replayer", "cuda": "GraphStepper"}
         name, fast = steppers.get(data.y.device.type), self._fast()
         stepper: Stepper = getattr(fast, name)(data) if fast and name else Stepper()
@@ -61,16 +60,12 @@ class Speedups:
         return bool(fast and fast.replay_library().ready())
 
     def pool(self, threads: int) -> Any:
-        """Return a pool of `threads` threads that run replays, among them the one that waits for results.
-
-        It is an object in C++: `submit(number, replay.job)`; `next()` returns the number of a finished replay and runs
-        another one meanwhile, or returns -1; `waiting()` counts those that no thread has begun; `drain()` forgets these
-        and waits for the others; `close()` ends the threads.
-        """
+        """Return a pool of `threads` threads that run replays, among them the one that waits for results: in C++, with
+        `submit(number, replay.job)`; `next()` returns the number of a finished replay and runs another one meanwhile,
+        or returns -1; `waiting()` counts those not begun; `drain()` forgets these and awaits the others; `close()`."""
         return torch.classes.fedloom_replay.Pool(threads - 1)
 
     def prepare(self, net: Net) -> None:
-        """Set the net's kernels."""
         fast = _fast_folder() if self.kernels or self.steps else None
         net.kernel_context = fast.OwnKernels if fast and self.kernels else None
         net.test_context = fast.InferenceKernels if fast and fast.InferenceKernels.speeds_up(net) else None
@@ -111,12 +106,9 @@ def keep_freed_memory() -> None:
 
 
 class HeldHeap:
-    """Leaves what exists when a run starts out of garbage collections until the run ends.
-
-    A full collection visits half a million objects of imported packages. That takes 0.1 seconds, as much as several
-    rounds of small nets, and finds nothing. Objects of the run itself are collected as always. If other code has
-    called `gc.freeze`, nothing is done.
-    """
+    """Leaves what exists when a run starts out of garbage collections until the run ends, unless other code has called
+    `gc.freeze`. A full collection visits half a million objects of imported packages, which takes 0.1 seconds, as much
+    as several rounds of small nets, and finds nothing. Objects of the run itself are collected as always."""
 
     _lock, _holders, _froze = threading.Lock(), set[int](), False  # of all runs of this process
 

@@ -6,8 +6,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
-from torch import Tensor
-
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
@@ -17,14 +15,10 @@ from fedloom.core.trees import nbytes
 class ClientStates(MutableMapping[int, Record]):
     """Client states by client id, iterated in the order of ids. Least recently used states go to disk first.
 
-    `changed` has the clients whose state changed since the last checkpoint; whoever stores checkpoints empties it.
-
     Args:
-        budget: bytes of tensors that may stay in memory; None keeps all.
+        budget: bytes of tensors that may stay in memory; None keeps all. `ConfigError` for a larger single state.
         folder: folder of one file for each state on disk, emptied at the start and removed by `close`; None takes a
             temporary folder.
-
-    Raises `ConfigError` for a single state that exceeds the budget.
     """
 
     def __init__(self, budget: int | None = None, folder: Path | None = None) -> None:
@@ -33,7 +27,7 @@ class ClientStates(MutableMapping[int, Record]):
         self._sizes: dict[int, int] = {}  # bytes of the states in memory
         self._on_disk: set[int] = set()  # clients whose file is up to date; they may be in memory too
         self._bytes_in_memory = 0
-        self.changed: set[int] = set()
+        self.changed: set[int] = set()  # since the last checkpoint; whoever stores checkpoints empties it
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -112,9 +106,7 @@ def _tensor_bytes(record: Record) -> int:
     total = 0
     for value in record.values():
         if isinstance(value, ClassTable):
-            total += nbytes({"values": value.values, "held": value.held})
-        elif isinstance(value, dict):
-            total += nbytes(value)
-        elif isinstance(value, Tensor):
-            total += value.numel() * value.element_size()
+            total += value.values.nbytes + value.held.nbytes
+        else:
+            total += nbytes(value) if isinstance(value, dict) else getattr(value, "nbytes", 0)
     return total

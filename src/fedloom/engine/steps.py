@@ -53,8 +53,7 @@ def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective
 def loss_and_gradients(
     net: Net, batch: Batch, consts: Consts, phase: Train, parameters: Sequence[Tensor], *, keep_graph: bool = False
 ) -> tuple[Objective, Sequence[Tensor]]:
-    """Return the objective of a batch, and the gradients of its total in the order of the parameters. Parameters
-    without influence get zeros. With `keep_graph`, the net's consts allow for more gradients of the phase."""
+    """Return the objective of a batch, and the gradients of its total by the parameters: zeros without influence."""
     result = objective(net, batch, consts, phase)
     gradients = torch.autograd.grad(result.total, parameters, materialize_grads=True, retain_graph=keep_graph or None)
     return result, gradients
@@ -63,9 +62,8 @@ def loss_and_gradients(
 def update(
     phase: Train, gradients: Sequence[Tensor], trainable: Tree, consts: Consts, optimizer: Optimizer
 ) -> Sequence[Tensor]:
-    """Update the parameters `trainable` in place, and return the gradients of the step as the phase changed them. First
-    the phase changes the gradients, which are in the parameters' order; then the optimizer takes its step; then the
-    phase projects the parameters. Both functions of the phase read its consts."""
+    """Update the parameters `trainable` in place: the phase changes the gradients, the optimizer takes its step, the
+    phase projects the parameters. Return the gradients as the phase changed them."""
     if phase.grad_map is not None:
         mapped = phase.grad_map(dict(zip(trainable, gradients, strict=True)), trainable, consts)
         gradients = tuple(mapped[name] for name in trainable)
@@ -84,8 +82,7 @@ def add_statistics(
     batch: Batch,
     classes: int,
 ) -> dict[str, Tree]:
-    """Return the sums of statistics with a batch added; sums are empty before the first batch. `values` returns the
-    tensor that a statistic is taken of, [B, ...]."""
+    """Return the sums, empty at first, with a batch added; `values` gives a statistic's tensor [B, ...]."""
     return {
         name: statistic.add(sums[name], values(name, statistic), batch, classes)
         for name, statistic in statistics.items()
@@ -101,22 +98,17 @@ def pass_function(name: str, statistic: Statistic) -> Callable[[Net, Batch, Cons
 
 @dataclass(slots=True)
 class EpochSteps:
-    """All that the steps of one epoch need, apart from the batches.
-
-    trainable: the parameters that the phase trains, by name. remaining_ratio: remaining rounds divided by finished
-    rounds; decides whether a speed-up pays off. set_modes: sets the modules' training and evaluation modes. draws:
-    False if steps are known to draw no random numbers, which a second pass would have to draw again.
-    """
+    """All that the steps of one epoch need, apart from the batches."""
 
     reads: ClassVar[bool] = False  # steps write weights
     loaded_net: LoadedNet
     phase: Train
     consts: Consts
-    trainable: Tree
+    trainable: Tree  # the parameters that the phase trains
     carried: Optimizer
-    remaining_ratio: float = 1.0
-    set_modes: Callable[[], None] = lambda: None
-    draws: bool = True
+    remaining_ratio: float = 1.0  # `Client.remaining_ratio`
+    set_modes: Callable[[], None] = lambda: None  # sets the modules' training and evaluation modes
+    draws: bool = True  # False if steps draw no random numbers, which a second pass would have to draw again
 
     def run(self, batch: Batch) -> StepResults:
         """Take one step. The new state is the optimiser's if it had none before."""
@@ -163,10 +155,7 @@ _OF_ONE_LAYOUT = (ClassMeans, SampleMean, ClassCovariances, Moments)  # their su
 
 
 class Sums:
-    """The sums of a pass's statistics over samples of `classes` classes, which its batches carry on.
-
-    trees: the sums by name of the statistic; empty before the first batch. steps: number of batches so far.
-    """
+    """The sums of a pass's statistics over samples of `classes` classes, which its batches (`steps`) carry on."""
 
     def __init__(self, statistics: Mapping[str, Statistic], classes: int) -> None:
         self.trees: dict[str, Tree] = {name: {} for name in statistics}
@@ -177,7 +166,6 @@ class Sums:
 
     @property
     def state(self) -> list[Tensor]:
-        """All sums, in order."""
         return [tensor for tree in self.trees.values() for tensor in tree.values()]
 
     @property
@@ -212,11 +200,7 @@ class Sums:
 
 @dataclass(slots=True)
 class PassSteps:
-    """All that a statistics pass needs, apart from the batches.
-
-    remaining_ratio: remaining rounds divided by finished rounds; decides whether a speed-up pays off. set_modes: sets
-    evaluation mode; called before batches pass the net in Python.
-    """
+    """All that a statistics pass needs, apart from the batches. `set_modes` sets evaluation mode."""
 
     reads: ClassVar[bool] = True  # a pass leaves the weights as they are
     trainable: ClassVar[Tree] = {}

@@ -31,11 +31,8 @@ _MAX_QUEUED_BYTES = 64 << 20  # of weights of all waiting clients
 
 
 class Threads(Engine):
-    """Run clients on threads, with the bits of the serial engine. Results come in the order in which they finish.
-
-    threads: number of threads that take steps, with the one that calls `run`. note: called from another thread with a
-    text about a slow client. testers: starts the engine that tests several personal models; None tests them here.
-    """
+    """Run clients on `threads` threads, among them the one that calls `run`, with the bits of the serial engine. `note`
+    is called from another thread; `testers` starts the engine that tests several models, None tests them here."""
 
     name = "threads"
 
@@ -123,28 +120,23 @@ class Threads(Engine):
                 self._watch.client_started(waiting)
                 client_round = self.worker.client_round(waiting, SeparateMemory)
                 waiting = next(jobs, None)
-                result = self._continue(pool, number, client_round)
-                if result is not None:
-                    yield result
+                yield from self._continue(pool, number, client_round)
             if not self._running:
                 return
             started = time.thread_time()
             done = pool.next()
             self._seconds_of_replays += time.thread_time() - started
-            result = self._continue(pool, done, self._running.pop(done)[0])
-            if result is not None:
-                yield result
+            yield from self._continue(pool, done, self._running.pop(done)[0])
 
-    def _continue(self, pool: Any, number: int, client_round: ClientRound) -> JobResult | None:
+    def _continue(self, pool: Any, number: int, client_round: ClientRound) -> list[JobResult]:
         """Let Python continue with a client up to its next steps for the pool; return the result if it has ended."""
         try:
             replay = next(client_round)
         except StopIteration as stop:
-            result: JobResult = stop.value
-            return result
+            return [stop.value]
         self._running[number] = client_round, replay
         pool.submit(number, replay.job)
-        return None
+        return []
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
         waiting = iter(tests)

@@ -20,31 +20,19 @@ def image_shape(model: str, input_shape: tuple[int, ...], *, min_pixels: int) ->
     if len(input_shape) != 3 or min(input_shape) < 1 or min(input_shape[1:]) < min_pixels:
         raise ConfigError(
             f"{model} needs images [c, h, w] of at least {min_pixels}x{min_pixels} pixels, got {tuple(input_shape)}"
-            + _suggested_model(input_shape)
+            + ("; take the model mlp for features, or bilstm for token ids" if len(input_shape) == 1 else "")
         )
     channels, height, width = input_shape
     return channels, height, width
 
 
-def _suggested_model(input_shape: tuple[int, ...]) -> str:
-    return "; take the model mlp for features, or bilstm for token ids" if len(input_shape) == 1 else ""
-
-
 def conv_bn(
-    in_channels: int,
-    out_channels: int,
-    kernel: int,
-    *,
-    stride: int = 1,
-    padding: int | None = None,
-    groups: int = 1,
-    bias: bool = False,
+    in_channels: int, out_channels: int, kernel: int, *, padding: int | None = None, bias: bool = False, **options: Any
 ) -> nn.Sequential:
     """Return a convolution from in_channels to out_channels with a square `kernel`, and batch norm. `padding` None
-    keeps the size at `stride` 1; `groups` = in_channels makes it depthwise; a `bias` would be cancelled by batch norm.
-    """
+    keeps the size at stride 1. `options`, stride and groups, are those of `nn.Conv2d`."""
     padding = kernel // 2 if padding is None else padding
-    conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=bias)
+    conv = nn.Conv2d(in_channels, out_channels, kernel, padding=padding, bias=bias, **options)
     return nn.Sequential(conv, nn.BatchNorm2d(out_channels))
 
 
@@ -68,8 +56,7 @@ FcNorm = Annotated[
 
 
 def model_options(model: str) -> dict[str, FieldInfo]:
-    """Return the options of a registered model by name, each with type (Any where there is none), default and
-    description. Raises `ConfigError` for an unknown model."""
+    """Return the options of a registered model by name. Raises `ConfigError` for an unknown model."""
     return dict(_options_of(MODELS.get(model)))
 
 

@@ -69,42 +69,24 @@ ExtraFactory: TypeAlias = Callable[[Net], nn.Module | None]
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """A model, its options, and the changes that a method makes to the net.
+    """A model, its options, and the changes that a method makes to the net."""
 
-    Attributes:
-        model: name of a registered model, or of the user's for messages.
-        input_shape: shape of one sample, without the batch.
-        options: options of the model by name.
-        head_bias: False removes the bias of the head.
-        nets: models of the nets in a `Bundle` by the net's name, None for `model` itself; empty for a single net.
-        extra: function that makes the module a method adds to the net.
-        factory: function that makes the net instead of a registered model.
-        share: "trainable" leaves frozen parameters out of the net's tree.
-    """
-
-    model: str
-    input_shape: tuple[int, ...]
+    model: str  # name of a registered model, or of the user's for messages
+    input_shape: tuple[int, ...]  # of one sample, without the batch
     num_classes: int
     options: Mapping[str, Any] = field(default_factory=dict)
-    head_bias: bool = True
-    nets: Mapping[str, str | None] = field(default_factory=dict)
-    extra: ExtraFactory | None = None
-    factory: Callable[..., Net] | None = None
-    share: SharedParameters = "all"
+    head_bias: bool = True  # False removes the bias of the head
+    nets: Mapping[str, str | None] = field(default_factory=dict)  # models of a `Bundle` by net, None for `model`
+    extra: ExtraFactory | None = None  # makes the module that a method adds to the net
+    factory: Callable[..., Net] | None = None  # makes the net instead of a registered model
+    share: SharedParameters = "all"  # "trainable" leaves frozen parameters out of the net's tree
 
     def build(self, streams: Streams, client: int = -1) -> Net:
         """Build a net from the run's "init" stream, or from that of `client`. Nets of a bundle that have the same model
-        start with the same weights. Raises `ConfigError` for an unknown model or one that does not fit `input_shape`.
-        """
+        start with the same weights. Raises `ConfigError` for an unknown model or one that does not fit."""
         with streams.isolated("init", client=client):
-            return prepare_net(
-                self._build_model(None),
-                head_bias=self.head_bias,
-                nets=self.nets,
-                extra=self.extra,
-                build_model=self._build_model,
-                share=self.share,
-            )
+            changes: dict[str, Any] = {"head_bias": self.head_bias, "nets": self.nets, "extra": self.extra}
+            return prepare_net(self._build_model(None), **changes, build_model=self._build_model, share=self.share)
 
     def _build_model(self, model: str | None) -> Net:
         options = self.options if model is None else {}

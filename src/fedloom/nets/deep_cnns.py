@@ -18,10 +18,8 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.conv1 = conv_bn(in_channels, out_channels, 3, stride=stride, bias=bias)
         self.conv2 = conv_bn(out_channels, out_channels, 3, bias=bias)
-        keeps_shape = stride == 1 and in_channels == out_channels
-        self.shortcut = (
-            nn.Identity() if keeps_shape else conv_bn(in_channels, out_channels, 1, stride=stride, bias=bias)
-        )
+        keeps_shape, sizes = stride == 1 and in_channels == out_channels, (in_channels, out_channels, 1)
+        self.shortcut = nn.Identity() if keeps_shape else conv_bn(*sizes, stride=stride, bias=bias)
 
     def before_relu(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.conv2(self.conv1(x).relu()) + self.shortcut(x))
@@ -110,10 +108,8 @@ class ResNet18Cifar(ResNet):
     ResNet-18 for CIFAR (11,173,962 parameters at C = 10) has neither these biases nor the two linear layers.
     """
 
-    widths = (64, 128, 256, 512)
-    blocks = 2
-    conv_bias = True
-    mapping = MAPPING
+    widths, mapping = (64, 128, 256, 512), MAPPING
+    blocks, conv_bias = 2, True
 
 
 class InvertedResidual(nn.Module):
@@ -181,9 +177,7 @@ class MobileNetV2Half(MobileNetV2):
     """
 
     stages = ((1, 8, 1, 1), (6, 12, 2, 1), (6, 16, 3, 2), (6, 32, 4, 2), (6, 48, 3, 1), (6, 80, 3, 2), (6, 160, 1, 1))
-    last_width = 640
-    original = False
-    mapping = MAPPING
+    last_width, original, mapping = 640, False, MAPPING
 
 
 @MODELS.register("mobilenetv2-512")
@@ -196,13 +190,10 @@ class MobileNetV2Last512(MobileNetV2):
     """
 
     stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
-    last_width = 512
-    original = True
+    last_width, original = 512, True
 
 
-GROUPS = 2
-STEM = 24
-STAGES = ((200, 4), (400, 8), (800, 4))
+GROUPS, STEM, STAGES = 2, 24, ((200, 4), (400, 8), (800, 4))
 
 
 class ShuffleUnit(nn.Module):

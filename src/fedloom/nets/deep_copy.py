@@ -49,8 +49,7 @@ def plain_attributes(net: nn.Module) -> dict[str, Hashable]:
 
 def unregistered_weights(net: nn.Module) -> list[str]:
     """Return the paths of plain attributes with modules or tensors that need gradients: nothing trains them."""
-    registered = {id(tensor) for tensor in net.parameters()} | {id(tensor) for tensor in net.buffers()}
-    registered |= {id(module) for module in net.modules()}
+    registered = {id(known) for known in (*net.parameters(), *net.buffers(), *net.modules())}
 
     def holds_weights(value: Any, depth: int) -> bool:
         if isinstance(value, Tensor):

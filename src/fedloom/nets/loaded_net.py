@@ -11,8 +11,7 @@ from fedloom.nets.net import Net, tree_of
 
 
 def freeze_as_buffers(net: nn.Module, *, persistent: bool) -> None:
-    """Turn parameters that need no gradient into buffers, which loops over parameters leave alone; `persistent` ones
-    stay in the tree that is loaded, sent and stored."""
+    """Turn parameters that need no gradient into buffers; `persistent` ones are still loaded, sent and stored."""
     for module in net.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None and not parameter.requires_grad:
@@ -80,8 +79,7 @@ class LoadedNet:
         return True
 
     def restore_buffers(self) -> None:
-        """Copy buffers that the net has replaced into their old tensors. Raises `ConfigError` for another shape or
-        dtype."""
+        """Copy buffers that the net has replaced into their old tensors."""
         for module, name, path, buffer in self._buffers:
             replacement = module._buffers[name]
             if replacement is not buffer:
@@ -110,8 +108,7 @@ class LoadedNet:
         return {name: tensor.detach().clone() for name, tensor in self.tree.items()}
 
     def weights(self, allocate: Callable[[Tensor], Tensor] | None = None) -> Tree:
-        """Return a copy of the net's tensors on the CPU, in the plain memory order; `allocate` makes the memory for
-        each."""
+        """Return a copy of the net's tensors on the CPU, in the plain memory order, in memory from `allocate`."""
         self.restore_buffers()
         if self._device.type != "cpu":
             on_cpu = tree_on(self.tree, torch.device("cpu"))  # shares memory between its entries
@@ -125,8 +122,7 @@ class LoadedNet:
 
 @torch.no_grad()
 def copy_replaced_buffer(path: str, buffer: Tensor, replacement: Tensor | None) -> None:
-    """Copy `replacement`, which a net has assigned to the buffer at `path`, into the tensor `buffer`. Raises
-    `ConfigError` for another shape or dtype."""
+    """Copy what a net has assigned to the buffer at `path`. Raises `ConfigError` for another shape or dtype."""
     if replacement is None or replacement.shape != buffer.shape or replacement.dtype != buffer.dtype:
         changed = "nothing" if replacement is None else f"{list(replacement.shape)} of {replacement.dtype}"
         raise ConfigError(

@@ -86,8 +86,7 @@ class FunctionalCall(NetCalls):
         self._buffer_names = [name for name, _ in self.named_buffers()]
 
     def call(self, function: Callable[..., Any], tree: Tree, *arguments: Any) -> Any:
-        """Return `function(net, *arguments)` with the weights `tree`, whose buffers are updated in place. Raises
-        `ConfigError` for a buffer that changes its shape or dtype."""
+        """Return `function(net, *arguments)` with the weights `tree`, whose buffers are updated in place."""
         prefixed = {f"net.{name}": tensor for name, tensor in tree.items()}
         entries = {name: tensor for name, tensor in prefixed.items() if name in self._unique_names}
         after = dict(entries)

@@ -19,12 +19,11 @@ def find_head(module: nn.Module, x: Tensor) -> str | None:
     """Return the name of the linear layer whose output is that of `module` for x [B, *input_shape], or None. It must be
     called once, and `module` cut there (`wrap`) must compute the same numbers."""
     calls: list[tuple[str, Any]] = []
-
-    def record_calls(name: str, layer: nn.Module) -> Any:
-        return layer.register_forward_hook(lambda _layer, _inputs, output: calls.append((name, output)))
-
     linear_layers = [(name, layer) for name, layer in module.named_modules() if name and isinstance(layer, nn.Linear)]
-    hooks = [record_calls(name, layer) for name, layer in linear_layers]
+    hooks = [
+        layer.register_forward_hook(lambda _layer, _inputs, output, name=name: calls.append((name, output)))
+        for name, layer in linear_layers
+    ]
     try:
         logits = _evaluate(module, x)
     finally:
@@ -40,8 +39,7 @@ def find_head(module: nn.Module, x: Tensor) -> str | None:
 
 
 def check_classifies(module: nn.Module, x: Tensor, num_classes: int, name: str) -> None:
-    """Raise `ConfigError`, with the model's `name`, unless `module` has trainable parameters and gives logits [B,
-    num_classes] for x."""
+    """Raise `ConfigError` unless `module` has trainable parameters and gives logits [B, num_classes] for x."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(f"model {name}: nothing in it trains, no parameter has requires_grad = True")
     try:
@@ -92,8 +90,7 @@ class ModelNote(NamedTuple):
 
 
 def check_entries(module: nn.Module, name: str) -> None:
-    """Raise `ConfigError` for a model that cannot be sent, copied or stored: with entries of an unsupported dtype,
-    hooks on its parameters, or that cannot be copied."""
+    """Raise `ConfigError` for a model that cannot be sent, copied or stored."""
     for path, entry in [*module.named_parameters(), *module.named_buffers()]:
         if entry.dtype not in SAFETENSORS_DTYPES:
             kind = str(entry.dtype).removeprefix("torch.")
@@ -117,10 +114,9 @@ def check_entries(module: nn.Module, name: str) -> None:
 
 
 def check_trains(net: Net, x: Tensor, num_classes: int, batch_size: int, name: str) -> list[ModelNote]:
-    """Return notes on how a copy of `net`, or of the first net of a bundle, trains on x [n, *input_shape], n of 1 or 2;
-    of this library's nets only if `batch_size` is 1. Raises `ConfigError` if in training mode it gives no logits,
-    changes its input, gives logits that depend on no parameter, or cannot train on single samples with a `batch_size`
-    of 1."""
+    """Return notes on how a copy of `net`, or of the first net of a bundle, trains on x [n, *input_shape], n of 1 or 2.
+    Raises `ConfigError` if in training mode it gives no logits, changes its input, gives logits that depend on no
+    parameter, or cannot train on the single samples of a `batch_size` of 1."""
     if isinstance(net, Bundle):
         net = net.first_net
     if batch_size == 1 and has_batch_norm(net):

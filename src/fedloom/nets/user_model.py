@@ -125,8 +125,7 @@ class UserModel:
         return HeadlessNet(module) if head is None else wrap(module, head)
 
     def module(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Return a new module on the CPU for samples of `input_shape`. Raises `ConfigError` if it cannot be made or
-        copied."""
+        """Return a new module on the CPU for samples of `input_shape`. Raises `ConfigError` if that fails."""
         module: Any
         try:
             if isinstance(self.source, nn.Module):
@@ -147,8 +146,7 @@ class UserModel:
         return module.cpu()
 
     def digest(self, input_shape: tuple[int, ...], num_classes: int) -> str:
-        """Return the `model_digest` of a new module for `input_shape`, with weights drawn from seed 0 if a function
-        makes it."""
+        """Return the `model_digest` of a new module, with weights drawn from seed 0 if a function makes it."""
         with Streams(0).isolated("init"):
             return model_digest(self.module(input_shape, num_classes))
 
@@ -185,8 +183,7 @@ def class_name(module: nn.Module) -> str:
 
 
 def model_digest(module: nn.Module) -> str:
-    """Return a hash (16 hex digits) of a module's printed structure and of its entries with their values. Its Python
-    code is not included."""
+    """Return a hash (16 hex digits) of a module's printed structure and its entries, without its Python code."""
     # addresses in the printed structure differ from process to process
     digest = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
     for name, tensor in _entries(module).items():

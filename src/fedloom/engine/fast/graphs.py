@@ -44,16 +44,13 @@ class UncapturableError(Exception):
 
 
 class _GraphKind:
-    """Steps that differ in values of tensors and in the sizes of batches alone, and what their graphs share.
+    """Steps that differ in values of tensors and in the sizes of batches alone, and what their graphs share."""
 
-    The first phase's objects are kept, because their ids are in the key. steps: those on the fixed memory. numbers:
-    `numbers_of_steps` of the steps in a log, on the device.
-    """
-
-    steps: Steps
-    numbers: Tensor
+    steps: Steps  # those on the fixed memory
+    numbers: Tensor  # `numbers_of_steps` of the steps in a log, on the device
 
     def __init__(self, steps: Steps) -> None:
+        # the first phase's objects are kept, because their ids are in the key
         self.phase, self.original_consts = steps.phase, steps.consts
         self.plain_steps: dict[Hashable, int] = {}
         self.graphs: dict[Hashable, _Graph] = {}
@@ -96,32 +93,26 @@ class _GraphKind:
 
 @dataclass(slots=True)
 class _Buffers:
-    """Fixed memory that all graphs share. order: indices of an epoch's samples. position: of the next batch in it [1].
-    step: number of the step in the log [1]."""
+    """Fixed memory that all graphs share."""
 
-    order: Tensor
-    position: Tensor
-    step: Tensor
+    order: Tensor  # indices of an epoch's samples
+    position: Tensor  # of the next batch in it [1]
+    step: Tensor  # number of the step in the log [1]
 
     @staticmethod
     def of(data: Dataset) -> "_Buffers":
-        device = data.y.device
-        counters = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
-        return _Buffers(torch.zeros(len(data), dtype=torch.int64, device=device), *counters)
+        return _Buffers(*(torch.zeros(size, dtype=torch.int64, device=data.y.device) for size in (len(data), 1, 1)))
 
 
 @dataclass(slots=True)
 class _Graph:
-    """A step of one kind on batches of one size.
-
-    batch: the memory of the samples, where these are augmented outside the graph; None if the graph gathers them.
-    """
+    """A step of one kind on batches of one size."""
 
     kind: _GraphKind
     data: Dataset
     buffers: _Buffers
     rows: int
-    batch: Batch | None
+    batch: Batch | None  # memory of samples that are augmented outside the graph; None if the graph gathers them
     replay: Callable[[], None] = lambda: None
     terms: list[str] = field(default_factory=list)
     taps: dict[str, Tensor] = field(default_factory=dict)
@@ -181,10 +172,8 @@ class _Graph:
 
 
 class GraphStepper(Stepper):
-    """A stepper that replays graphs. Steps that cannot be captured run the plain way, and a note says why.
-
-    data: the samples, on their device. capture: captures steps; None takes CUDA graphs.
-    """
+    """A stepper that replays graphs of steps on `data`, which `capture` makes (None: CUDA graphs). Steps that cannot be
+    captured run the plain way, and a note says why."""
 
     def __init__(self, data: Dataset, capture: Capture | None = None) -> None:
         self._data, self._capture = data, capture or CudaCapture(data.y.device)

@@ -17,14 +17,13 @@ from fedloom.nets.loaded_net import LoadedNet
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """A recorded step: a program in C++, whether it draws random numbers, the names of the loss terms and taps that it
-    returns, and the layout of the state that the next step needs."""
+    """A recorded step: a program in C++, and the names of the loss terms and taps that it returns."""
 
     program: Any
-    draws: bool
+    draws: bool  # whether it draws random numbers
     terms: list[str]
     taps: list[str]
-    carried: Hashable
+    carried: Hashable  # the layout of the state that the next step needs
 
 
 @dataclass(slots=True)
@@ -41,27 +40,19 @@ class PhaseKind:
 
     The first one's objects are kept, because their ids are in the key. No more of its steps is kept: they refer to the
     worker, and that to this stepper, so the nets of a run would stay until the garbage collector comes by.
-
-    Attributes:
-        layout: the key of its constants (`layout_of`).
-        refused: whether its steps cannot be replayed.
-        recurs: whether later rounds are expected to bring steps of this kind.
-        used: the number of phases of all kinds up to its latest one.
-        steps: kinds of its steps, by the layout of a batch.
-        glance: the result of `values_of` for phases of this kind; None if their objects may change.
     """
 
     loaded_net: LoadedNet
     phase: Train | Collect
     consts: Consts
-    layout: Hashable
+    layout: Hashable  # the key of its constants (`layout_of`)
     trainable: list[str]
     carried: Hashable
-    refused: bool = False
-    recurs: bool = True
-    used: int = 0
-    steps: dict[Hashable, StepKind] = field(default_factory=dict)
-    glance: Hashable = None
+    refused: bool = False  # its steps cannot be replayed
+    recurs: bool = True  # later rounds are expected to bring steps of this kind
+    used: int = 0  # phases of all kinds up to its latest one
+    steps: dict[Hashable, StepKind] = field(default_factory=dict)  # by the layout of a batch
+    glance: Hashable = None  # `values_of` for phases of this kind; None if their objects may change
 
     def __post_init__(self) -> None:
         self.glance = glance_of(self.phase)
@@ -100,15 +91,13 @@ _ALIGNMENT = 64  # bytes, of new tensors
 
 @dataclass(frozen=True, slots=True)
 class ProgramCheck:
-    """The test of a recorded step against the step itself. It needs the inputs as the step has left them (`live`),
-    copies of them and the states of the global generators from before it, and the number of tensors of state that were
-    carried into it."""
+    """The test of a recorded step against the step itself."""
 
     phase: ClientPhase
-    live: Sequence[Tensor]
-    copies: Sequence[Tensor]
-    generators: tuple[bytes, int, tuple[int, bytes]]
-    state_count: int
+    live: Sequence[Tensor]  # the inputs as the step has left them
+    copies: Sequence[Tensor]  # the inputs before it
+    generators: tuple[bytes, int, tuple[int, bytes]]  # states of the global ones before it
+    state_count: int  # tensors of state that were carried into it
 
     def program(self, recording: Recording, results: StepResults, samples: Any) -> StepProgram:
         """Return the recording with the step's results as a program that reads C++ samples. Raises `UnrecordableError`
@@ -132,11 +121,8 @@ class ProgramCheck:
             error, values, replayed_taps, state, _ = job.results()
             if error:
                 raise UnrecordableError(error)
-            expected = torch.tensor([float(scalar) for scalar in scalars], dtype=torch.float64)
-            pairs = [
-                (expected, torch.tensor(values, dtype=torch.float64)),
-                *zip(outputs[1], replayed_taps, strict=True),
-            ]
+            expected, replayed = (torch.tensor(list(map(float, v)), dtype=torch.float64) for v in (scalars, values))
+            pairs = [(expected, replayed), *zip(outputs[1], replayed_taps, strict=True)]
             if results.new_state:
                 pairs += zip(results.new_state, state, strict=True)
             pairs += zip(self.live, inputs, strict=True)

@@ -90,13 +90,10 @@ def program_of(
     outputs: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]],
     step_numbers: Sequence[float],
 ) -> tuple[Any, bool]:
-    """Return recorded calls as a program, an object in C++, and whether it draws random numbers.
-
-    `inputs` differ from call to call, and C++ sets them in this order; outputs are scalars, taps and new carried state;
-    step_numbers are operands that depend on the number of the step.
-
-    Raises `UnrecordableError` if calls depend on the values of tensors, or draw numbers without a generator.
-    """
+    """Return recorded calls as a program, an object in C++, and whether it draws random numbers. `inputs` differ from
+    call to call, and C++ sets them in this order; outputs are scalars, taps and new carried state; `step_numbers` are
+    operands that depend on the number of the step. Raises `UnrecordableError` if calls depend on values of tensors, or
+    draw numbers without a generator."""
     calls = [_with_generator(call) for call in calls]
     for call in calls:
         _refuse_data_dependent(call)
@@ -316,15 +313,11 @@ class _Registers:
         if isinstance(operand, list | tuple):
             if any(isinstance(element, Tensor) for element in operand):
                 indices = [-1 if element is None else self._register(element) for element in operand]
-                optional = "Optional" in str(_element_type(argument.type))
-                return OPTIONAL_TENSORS if optional else TENSORS, indices, None
+                kind = argument.type.getElementType() if hasattr(argument.type, "getElementType") else argument.type
+                return OPTIONAL_TENSORS if "Optional" in str(kind) else TENSORS, indices, None
             if all(isinstance(element, int) for element in operand):
                 return INTEGERS, [int(element) for element in operand], None
             return CONSTANT, [], [float(element) for element in operand]
         if isinstance(operand, torch.memory_format):
             return CONSTANT, [], _MEMORY_FORMATS.index(operand)
         return CONSTANT, [], operand
-
-
-def _element_type(kind: Any) -> Any:
-    return kind.getElementType() if hasattr(kind, "getElementType") else kind

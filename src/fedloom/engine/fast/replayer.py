@@ -43,10 +43,7 @@ class ReplayedSteps:
         self, step: StepProgram, epoch: EpochBatches, rows: int, batches: int, numbers: list[float], *, wanted: bool
     ) -> None:
         """Add the next batches of an epoch, `rows` samples each, and move on in it; `end_epoch` follows the last ones.
-
-        numbers: those of the program that depend on the number of the step, for all of these batches. wanted: whether
-        the objectives of the step are reported.
-        """
+        `numbers` are those of the program that depend on the step; objectives are reported if `wanted`."""
         self.batches += batches
         first, last = epoch.position, self.segments[-1] if self.segments else None
         if last is not None and last.continues(step, epoch, wanted=wanted):
@@ -73,7 +70,6 @@ class ReplayedSteps:
             self._gathered = [], [], []
 
     def run(self) -> None:
-        """Take the steps in this thread."""
         self.job.run()
 
     def finish(self, results: PhaseResults | None) -> None:
@@ -116,10 +112,8 @@ class _Segment:
 
 
 class Replayer(Stepper):
-    """A stepper that replays steps, in C++ and without Python, once a step of their kind was recorded.
-
-    eager: whether each kind of step is recorded when it first occurs, even if that does not pay.
-    """
+    """A stepper that replays steps, in C++ and without Python, once a step of their kind was recorded: when it first
+    occurs if `eager`, else when that pays."""
 
     def __init__(self, data: Dataset, *, eager: bool = False) -> None:
         self._data, self.eager = data, eager

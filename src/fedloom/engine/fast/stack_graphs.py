@@ -30,12 +30,8 @@ _ROWS = 256  # steps whose samples are in the memory of the graphs at a time
 
 
 class StackGraphs:
-    """The graphs of all kinds of stacks that a run has met. What cannot be captured runs the plain way, and a note says
-    why.
-
-    data: the samples, on their device. width: the largest number of clients in a stack. capture: captures steps; None
-    takes CUDA graphs.
-    """
+    """The graphs of all kinds of stacks, of up to `width` clients, that a run on `data` has met. What cannot be
+    captured runs the plain way, and a note says why. `capture` None takes CUDA graphs."""
 
     def __init__(self, data: Dataset, width: int, capture: Capture | None = None) -> None:
         self.data, self.width, self.capture = data, width, capture or CudaCapture(data.y.device)
@@ -107,10 +103,7 @@ def _zeros(value: Tensor, width: int) -> Tensor:
 
 
 class _Program:
-    """The memory of one kind of stack, and its graphs.
-
-    refused: whether a capture has failed. width: the largest number of clients.
-    """
+    """The memory of one kind of stack of up to `width` clients, and its graphs; `refused` once a capture has failed."""
 
     def __init__(self, graphs: StackGraphs, training: StackedTraining) -> None:
         # the same width throughout a run, because roundings may depend on it
@@ -150,7 +143,6 @@ class _Program:
 
     @property
     def changing(self) -> list[Tensor]:
-        """All that steps change."""
         return [*(self.tree[name] for name in self.written), *self.optimizer.state, *self.terms.values(), self.position]
 
     @torch.no_grad()
@@ -211,7 +203,8 @@ class _Program:
         self._next = number + 1
 
     def step(self, number: int) -> tuple[Mapping[str, Tensor], Batch] | None:
-        """Take a step and add up its loss terms, see `FastSteps`. None once a capture has failed."""
+        """Take the step `number` of the phase, and add up its loss terms. Return the taps [K, B, ...] of the loss, and
+        the batch with its labels in the place of samples; None once a capture has failed."""
         if self.refused:
             return None
         self._select(number)
@@ -224,10 +217,8 @@ class _Program:
 
 
 class _Step:
-    """A step of one width. short: whether batches have fewer samples than the batch size, so that a mask is needed.
-
-    taps, batch: of the last step; labels are in the place of the batch's samples.
-    """
+    """A step of one width, with a mask if some batches are `short`; `taps` and `batch` are those of the last step, with
+    labels in the place of the batch's samples."""
 
     def __init__(self, program: _Program, width: int, short: bool) -> None:
         self.program, self.width, self.short = program, width, short

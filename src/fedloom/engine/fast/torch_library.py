@@ -26,9 +26,7 @@ def _flags() -> tuple[str, ...]:
 
 class TorchLibrary:
     """A C++ file that uses torch, compiled on first use; `TORCH_LIBRARY` in it makes its operators known to torch.
-
-    obstacle: why it cannot be used, in one line; None as long as nothing is in its way. loaded: called after loading.
-    """
+    `obstacle` says why it cannot be used, None while nothing is in its way; `loaded` is called after loading."""
 
     def __init__(self, source: Path, loaded: Callable[[], None] = lambda: None) -> None:
         self.source, self.obstacle = source, None if compiler() else "there is no C++ compiler"

@@ -51,12 +51,9 @@ class _Queue:
 
 
 class Processes(Engine):
-    """Run clients on worker processes of one thread each. Results of `run` are valid until the next `run`.
-
-    client_seconds: time limit for one client; None for no limit. stack: clients that a process trains together, as the
-    batched engine does; 1 gives the serial engine's bits. note: called with a message on slow clients if there is no
-    limit. Raises `ConfigError` if the system allows too few open files or processes.
-    """
+    """Run clients on worker processes of one thread each. Results of `run` are valid until the next `run`. A process
+    trains `stack` clients together, as the batched engine does; 1 gives the serial engine's bits. Raises `ConfigError`
+    if the system allows too few open files or processes."""
 
     name = "processes"
 
@@ -115,9 +112,7 @@ class Processes(Engine):
         for worker in self._workers:  # a second chunk, so that none waits for the parent between two
             self._send(worker, queue)
         while busy := [worker for worker in self._workers if worker.in_flight]:
-            wait(
-                [*(worker.pipe for worker in busy), *(worker.process.sentinel for worker in busy)], self._timeout(busy)
-            )
+            wait([end for worker in busy for end in (worker.pipe, worker.process.sentinel)], self._timeout(busy))
             for index, worker in enumerate(self._workers):
                 if not worker.in_flight:
                     continue
@@ -234,13 +229,8 @@ class Processes(Engine):
             worker.late_reported, jobs = True, worker.in_flight[0]
             waited = f"round {jobs[0].ctx.round} has waited {time.monotonic() - worker.started:.0f} s"
             who = ", ".join(str(job.ctx.client) for job in jobs)
-            if jobs[0].ctx.client < 0:
-                self._note(f"{waited} for the test of the server's model")
-            else:
-                self._note(
-                    f"{waited} for client{'s' if len(jobs) > 1 else ''} {who}; engine.client_seconds sets the longest "
-                    "time for one"
-                )
+            clients = f"client{'s' if len(jobs) > 1 else ''} {who}; engine.client_seconds sets the longest time for one"
+            self._note(f"{waited} for " + (clients if jobs[0].ctx.client >= 0 else "the test of the server's model"))
 
     def _timeout(self, busy: list[WorkerHandle]) -> float | None:
         """Seconds until the first worker is overdue; None if no worker can be."""

@@ -40,12 +40,9 @@ class SharedTensor(NamedTuple):
 
 
 class SharedMemory:
-    """An anonymous file in memory, filled from the front and cleared as a whole.
-
-    One process writes, any may read. A view is valid until the writer's `clear`. The kernel frees the memory when the
-    last process that maps it ends, but the descriptor must be given back by `close`. `reserved` is False where the
-    system allows no such memory (ulimit -v, ulimit -f); messages then carry their tensors.
-    """
+    """An anonymous file in memory, filled from the front and cleared as a whole. One process writes, any may read; a
+    view is valid until the writer's `clear`. The kernel frees it with the last process that maps it, but the descriptor
+    must be given back by `close`. Not `reserved` where the system allows none (ulimit -v, ulimit -f)."""
 
     def __init__(self, handle: int | None = None, used: int = 0, *, reserve: bool = True) -> None:
         self.used, self.reserved = used, False

@@ -42,19 +42,15 @@ def answer(requests: Sequence[Request], engine: Engine) -> list[JobResult | Eval
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """The work of a worker process, and all that it gets when it starts.
-
-    inherited_pipes: ends of other workers' pipes, which a fork copied. orders: memory that the parent writes, with the
-    tensors of jobs. results: memory that this process writes. stack: clients that train side by side.
-    """
+    """The work of a worker process, and all that it gets when it starts."""
 
     pipe: Connection
-    inherited_pipes: list[Connection]
+    inherited_pipes: list[Connection]  # ends of other workers' pipes, which a fork copied
     worker: Worker
     tasks: list[Task]
-    orders: SharedMemory
-    results: SharedMemory
-    stack: int
+    orders: SharedMemory  # the parent writes it, with the tensors of jobs
+    results: SharedMemory  # this process writes it
+    stack: int  # clients that train side by side
 
     def serve(self) -> None:
         """Answer messages until the pipe closes."""
@@ -129,15 +125,9 @@ def start_worker(
     stack: int,
     siblings: Sequence[Connection],
 ) -> WorkerHandle:
-    """Start a process that answers messages until its pipe closes (`WorkerProcess`).
-
-    results: memory of the worker that it replaces, if any. siblings: the parent's pipes to other workers.
-
-    Raises `OSError` if the system allows no more descriptors or processes, after closing all that was opened. The
-    worker, tasks, orders and stack are those of `WorkerProcess`.
-    """
-    context = _context()
-    memory = results or SharedMemory()
+    """Start a `WorkerProcess`, on the `results` of the worker that it replaces, if any; `siblings` are the parent's
+    pipes to other workers. Raises `OSError` if the system allows no more, after closing all that was opened."""
+    context, memory = _context(), results or SharedMemory()
     with contextlib.ExitStack() as unfinished:
         if results is None:
             unfinished.callback(memory.close)

@@ -150,11 +150,9 @@ def obstacle(worker: Worker) -> str | None:
     modules = [module for live in worker.loaded_nets for module in live.net.modules()]
     if any(isinstance(module, torch.nn.RNNBase) for module in modules):
         return "torch.vmap has no rule for recurrent layers"
-    named = [live.net.named_parameters(remove_duplicate=False) for live in worker.loaded_nets]
-    if any(
-        len(list(all_names)) > len(live.parameters) for all_names, live in zip(named, worker.loaded_nets, strict=True)
-    ):
-        return "a parameter has two names"
+    for live in worker.loaded_nets:
+        if len(list(live.net.named_parameters(remove_duplicate=False))) > len(live.parameters):
+            return "a parameter has two names"
     if any("Dropout" in type(module).__name__ for module in modules):
         return "dropout draws for one client at a time"
     if any(isinstance(module, BATCH_NORM) and module.momentum is None for module in modules):
@@ -163,8 +161,7 @@ def obstacle(worker: Worker) -> str | None:
 
 
 class Batched(Engine):
-    """Train clients on this process's one thread, up to `stack` together, and test them one after another. A client
-    that fits no stack runs alone, as do those with phases on samples that the server sent."""
+    """Train clients on this process's one thread, up to `stack` together, and test them one after another."""
 
     name = "batched"
 
@@ -223,9 +220,8 @@ class Batched(Engine):
         batches = [sampler.batches_per_epoch(sampler.job_of(phase, job)) for phase in training]
         if not all(batches) or not all(map(_by_epochs, training)):
             return None
-        if any(not isinstance(phase, Choose) and phase.on == "received" for phase in client.phases):
-            return None
-        if any(map(_gives_rows, client.phases[:-1])) or any(_has_rows(phase.refresh) for phase in training):
+        received = any(not isinstance(phase, Choose) and phase.on == "received" for phase in client.phases)
+        if received or any(map(_gives_rows, client.phases[:-1])) or any(_has_rows(p.refresh) for p in training):
             return None
         refreshed = [count for count, phase in zip(batches, training, strict=True) if phase.refresh]
         phases = tuple(phase_key(phase) for phase in client.phases)
@@ -233,9 +229,8 @@ class Batched(Engine):
         return job.ctx.task.group, job.measured, job.stage, phases, consts, tuple(refreshed)
 
     def _run(self, clients: list[Client]) -> list[JobResult]:
-        started, ctx = time.perf_counter(), clients[0].job.ctx
+        started, ctx, stage = time.perf_counter(), clients[0].job.ctx, "begin"
         net = self._nets[ctx.task.group]
-        stage = "begin"
         try:
             tree = stacked_trees([client.start.tree for client in clients], self.worker.device)
             for number, phase in enumerate(clients[0].phases):
@@ -266,8 +261,7 @@ class Batched(Engine):
 
 def _by_epochs(phase: Train) -> bool:
     """Whether a phase consists of whole epochs of all data, which stacks need; other clients run alone."""
-    whole = phase.steps is None and phase.share == 1 and phase.until is None
-    return whole and phase.epochs > 0
+    return phase.steps is None and phase.share == 1 and phase.until is None and phase.epochs > 0
 
 
 def _gives_rows(phase: Phase) -> bool:

@@ -90,11 +90,8 @@ class StackedNet:
 
 
 def batch_of(worker: Worker, parts: Sequence[Tensor], draws: Sequence[Draws] | None = None) -> Batch:
-    """Stack one batch of each client to [K, B, ...], padded to the longest with masked rows.
-
-    parts: for each of K clients the samples of its batch in the worker's training set [b], int64. draws: random streams
-    for augmentation in training; without them there is neither augmentation nor a second view.
-    """
+    """Stack one batch of each client, its samples [b] in `parts`, to [K, B, ...], padded to the longest with masked
+    rows. Without `draws` there is neither augmentation nor a second view."""
     data, longest = worker.data, max(part.numel() for part in parts)
     short = any(part.numel() < longest for part in parts)
     padded = [_padded(part, longest) for part in parts] if short else list(parts)
@@ -128,8 +125,8 @@ def collect_statistics(
     *,
     keep: bool = False,
 ) -> None:
-    """Run a statistics pass over the phase's samples of K clients, the largest first, with their weights [K, ...] in
-    `tree`, and add the results to their constants; with `keep` also to their collected statistics."""
+    """Run a statistics pass over the phase's samples of K clients, the largest first, with weights [K, ...], and add
+    the results to their constants; with `keep` also to their collected statistics."""
     classes = clients[0].job.ctx.task.num_classes
     consts = Stacked.of(clients, worker.device)
     jobs = [worker.sampler.job_of(phase, client.job) for client in clients]
@@ -152,8 +149,7 @@ def collect_statistics(
         )
         put_rows(sums, fresh)
     for row, client in enumerate(clients):
-        results = {name: statistic.result(row_of(sums[name], row)) for name, statistic in statistics.items()}
-        results = to_device(results, CPU)
+        results = to_device({n: statistic.result(row_of(sums[n], row)) for n, statistic in statistics.items()}, CPU)
         client.learned(results)
         if keep:
             client.collected |= results
@@ -204,13 +200,11 @@ def row_of(tree: Tree, row: int) -> Tree:
 
 
 def put_rows(sums: dict[str, Tree], fresh: dict[str, Tree]) -> None:
-    """Write `fresh` into the first rows of `sums`; the first call with an entry creates it. `torch.vmap` returns
-    entries that depend on no client as one expanded row, which is copied for each client because later passes write to
-    fewer clients."""
+    """Write `fresh` into the first rows of `sums`; the first call with an entry creates it."""
     for name, tree in fresh.items():
         for n, value in tree.items():
-            if n in sums[name]:
-                if value.data_ptr() != sums[name][n].data_ptr():  # else it was only handed through
-                    sums[name][n][: len(value)] = value
-            else:
+            if n not in sums[name]:
+                # vmap returns what depends on no client as one expanded row, and later passes write to fewer clients
                 sums[name][n] = value.clone(memory_format=torch.contiguous_format) if is_common(value) else value
+            elif value.data_ptr() != sums[name][n].data_ptr():  # else it was only handed through
+                sums[name][n][: len(value)] = value

@@ -6,7 +6,7 @@ all clients have in common are expanded without a copy until a step writes into 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,33 +28,9 @@ from fedloom.engine.stacked.members import (
     row_of,
 )
 from fedloom.engine.steps import add_statistics, objective, tap_of, trainable_names, update
-from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Batch, Objective, Train
 
-
-class FastSteps(Protocol):
-    """Steps of one kind of stack in fixed memory, which a training phase shares while it uses them."""
-
-    def step(self, number: int) -> tuple[Mapping[str, Tensor], Batch] | None:
-        """Take the step `number` of the phase, and add up its loss terms. Return the taps [K, B, ...] of the loss, and
-        the batch with its labels in the place of samples; None if the step must be taken the plain way."""
-        ...
-
-
-class FastStacks(Protocol):
-    """Takes steps of stacks faster, with the same numbers."""
-
-    def steps_of(self, training: "StackedTraining") -> FastSteps | None:
-        """Return fast steps that continue a phase from its present weights and constants; None if there are none."""
-        ...
-
-    def clear(self, width: int) -> None:
-        """Free all memory, and continue with stacks of at most `width` clients."""
-        ...
-
-    def notes(self) -> Sequence[Diagnostic]:
-        """Return, each once, the reasons why steps could not be sped up."""
-        ...
+FastStacks: TypeAlias = Any  # `StackGraphs` of `engine/fast`, which takes steps of stacks faster, with the same numbers
 
 
 class StackedTraining:
@@ -88,7 +64,7 @@ class StackedTraining:
         phase, clients, worker = self.phase, self.clients, self.worker
         self.orders = [self._orders(client) for client in clients]
         size, tree = worker.local_training.batch_size, self.tree
-        fast: FastSteps | None = None
+        fast: Any = None
         batches = [[batch for order in orders for batch in torch.split(order, size)] for orders in self.orders]
         lengths = [len(parts) for parts in batches]
         ends = [length - 1 if client.job.measured else -1 for client, length in zip(clients, lengths, strict=True)]
@@ -105,7 +81,8 @@ class StackedTraining:
             last_epoch = [number >= length - length // phase.epochs for length in lengths[:active]]
             # never in the first step, whose proximal terms may be zero
             measured = [end == number for end in ends[:active]] if number and number in ends else []
-            result = fast.step(number) if fast is not None and not measured else None
+            taken = fast.step(number) if fast is not None and not measured else None
+            result: tuple[Mapping[str, Tensor], Batch] | None = taken
             if result is None:
                 draws = [client.draws for client in clients[:active]]
                 batch = batch_of(worker, [parts[number] for parts in batches[:active]], draws)
@@ -148,8 +125,8 @@ class StackedTraining:
                 self.tree[name] = torch.empty_like(gradient).copy_(self.tree[name])
 
     def step(self, batch: Batch, parameters: Tree, measured: Sequence[bool]) -> Objective:
-        """Take one step of the clients that have batches left. `parameters` are those of `batch`, as leaves; `measured`
-        says of which clients the gradients' norms are kept, and is empty if of none."""
+        """Take one step of the clients that have batches left, with their `parameters` as leaves; norms of gradients
+        are kept of those `measured`."""
         active, first = len(batch.y), not self.optimizer.steps
         entries = {name: value[:active] for name, value in self.tree.items()} | parameters
         private = self.consts.first(active)
@@ -184,8 +161,7 @@ class StackedTraining:
     def _gradients_at_moved(
         self, entries: Tree, parameters: Tree, gradients: Sequence[Tensor], batch: Batch
     ) -> Sequence[Tensor]:
-        """The gradients at the parameters that the phase's ascent moves to. The second pass gets copies of the buffers,
-        so that batch norm counts the batch once."""
+        """The gradients at the parameters that the phase's ascent moves to. Batch norm counts the batch once."""
         ascent, named = self.phase.ascent, dict(zip(parameters, gradients, strict=True))
         assert ascent is not None
         with torch.no_grad():

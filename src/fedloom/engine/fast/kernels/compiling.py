@@ -30,20 +30,18 @@ class KernelError(FedloomError):
 
 @cache
 def compiler() -> str | None:
-    """Return the path of the C++ compiler: $CXX, else c++, g++ or clang++; None if there is none. With
-    FEDLOOM_NO_COMPILER=1 there is none. A path in $CXX that is no program is returned as it is, so that whoever runs it
-    says so, and another compiler is not taken in silence."""
+    """Return the path of the C++ compiler: $CXX, else c++, g++ or clang++; None without one, or if
+    FEDLOOM_NO_COMPILER=1."""
     if os.environ.get("FEDLOOM_NO_COMPILER", "0") not in ("", "0"):
         return None
     named = os.environ.get("CXX", "")
     if os.path.lexists(named) and shutil.which(named) is None:
-        return named
+        return named  # whoever runs it says that it is no program: another one is not taken in silence
     return next((path for name in (named, "c++", "g++", "clang++") if name and (path := shutil.which(name))), None)
 
 
 def library(source: Path, **macros: int) -> ctypes.CDLL:
-    """Return a C++ file compiled with `macros`. It may include headers of this folder and of the file's. Raises
-    `KernelError` if it cannot be compiled, or if others may write into the cache."""
+    """Return a C++ file compiled with `macros`. It may include headers of this folder and of the file's."""
     compilation = Compilation(source, FLAGS, macros)
     compilation.finished(wait=True)
     try:
@@ -87,8 +85,7 @@ class Compilation:
         self._begin(0)
 
     def finished(self, *, wait: bool = False) -> bool:
-        """Return whether the library is there; with `wait`, wait until it is. Raises `KernelError` if it cannot be
-        compiled."""
+        """Return whether the library is there; with `wait`, wait until it is. Raises `KernelError` if that fails."""
         if os.getpid() != self._owner:  # a worker, forked meanwhile
             return self.path.exists()
         while self._process is None and not self._begin(_LOCK_SECONDS if wait else 0) and wait:

@@ -24,14 +24,8 @@ _CALLS = torch.ops.fedloom
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
-    """Compute `torch.conv2d` at stride 1, in float32 on the CPU.
-
-    Args:
-        x: images [n, c_in, h, w].
-        weight: kernels [c_out, c_in, kh, kw].
-        bias: [c_out].
-        padding: rows and columns, in pixels.
-    """
+    """Compute `torch.conv2d` at stride 1, in float32 on the CPU, of x [n, c_in, h, w] with kernels [c_out, c_in, kh,
+    kw] and padding (rows, columns)."""
     _prepared_convolution(*x.shape[1:2], len(weight), *x.shape[2:], *weight.shape[2:], *padding)
     result: Tensor = _Convolution.apply(x, weight, bias, padding)  # type: ignore[no-untyped-call]
     return result
@@ -233,8 +227,7 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    """Compute `functional.batch_norm` with stored statistics. Neighbours in the image become further channels, so that
-    vectors are full."""
+    """Compute `functional.batch_norm` with stored statistics. Neighbours become channels, so that vectors are full."""
     if training or running_mean is None or running_var is None or weight is None or bias is None:
         return None
     if not _are_images(input) or not input.is_contiguous(memory_format=torch.channels_last):
