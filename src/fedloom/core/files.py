@@ -19,7 +19,7 @@ _SHARED_FILE, _PRIVATE_FILE, _PRIVATE_FOLDER = 0o644, 0o600, 0o700
 
 
 def cache_dir() -> Path:
-    """Return the folder of files that can be made again: $FEDLOOM_CACHE, else the platform's cache folder for fedloom."""
+    """Return the folder of files that can be made again: $FEDLOOM_CACHE, else the platform's cache folder."""
     return user_folder("cache", "FEDLOOM_CACHE")
 
 

@@ -43,10 +43,8 @@ class APFL(fm.Method):
         return [fm.Train(self.loss, ctx.task.local_epochs, optimizer=optimizers, project=clipped)]
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        shared = batch.mean(fm.cross_entropy(cast(fm.Bundle, net)["shared"](batch.x), batch.y))
-        return fm.Objective.sum(
-            {"ce_shared": shared, "ce_mixed": batch.mean(fm.cross_entropy(mixed(net, batch.x), batch.y))}
-        )
+        logits = {"ce_shared": cast(fm.Bundle, net)["shared"](batch.x), "ce_mixed": mixed(net, batch.x)}
+        return fm.Objective.sum({name: batch.mean(fm.cross_entropy(o, batch.y)) for name, o in logits.items()})
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         tree = self._full(server, state, ctx.task)

@@ -26,8 +26,7 @@ InitialPart = Literal["model", "head", "body"]
 
 
 def initial_part(method: Method, task: Task) -> InitialPart | None:
-    """Return the part of a newcomer's own model that still has its initial weights, batch norm aside; None if all of it
-    was trained."""
+    """Return the part of a newcomer's own model that has its initial weights, batch norm aside; None for no part."""
     private = method.private_names(task) - task.names(BN_ROLES)
     if method.spec.private_nets or (private and private >= set(task.init) - task.names(BN_ROLES)):
         return "model"
@@ -43,16 +42,14 @@ _TOY, _TOY_WITHOUT_NORM, _SHAPE = "lenet5-bn", "lenet5", (1, 16, 16)  # torch co
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """The abilities of a method at its default options: the kinds of model that it `predicts`; upload entries whose
-    mean is enough (`means`), and those that the server reads client by client, in any round (`per_client`); why
-    clients cannot be trained in one stack; the `untrained` part of a newcomer's model, None if the server has all."""
+    """The abilities of a method at its default options."""
 
-    predicts: frozenset[str]
+    predicts: frozenset[str]  # kinds of model
     any_architecture: bool
-    means: frozenset[str]
-    per_client: frozenset[str]
-    unstackable: str | None
-    untrained: InitialPart | None
+    means: frozenset[str]  # upload entries whose mean is enough
+    per_client: frozenset[str]  # those that the server reads client by client, in any round
+    unstackable: str | None  # why clients cannot be trained in one stack
+    untrained: InitialPart | None  # of a newcomer's model; None if the server has all
 
     @property
     def secure_sum(self) -> bool:
@@ -81,8 +78,7 @@ def abilities(kind: type[Method]) -> Abilities:
 
 
 def refusal(name: str, wrapper: str) -> str | None:
-    """Return the error with which the method `name` refuses this wrapper on every net; None if it accepts it on some
-    net."""
+    """Return the error with which the method `name` refuses this wrapper on every net; None if it accepts one."""
     return _refusal(name, wrapper, _TOY) and _refusal(name, wrapper, _TOY_WITHOUT_NORM)
 
 
@@ -132,8 +128,7 @@ _shared_task = functools.cache(_new_task)
 def offered_models(method: Method) -> frozenset[str]:
     """Return the kinds of model, "global" and "personal", that the method offers before the first round."""
     task = _task(method)
-    ctx = ServerContext(task, 0)
-    server = method.server_init(ctx)
+    server = method.server_init(ctx := ServerContext(task, 0))
     counts = task.init[next(iter(task.init))].new_ones(_CLASSES).long()
     state = method.client_init(ClientContext(task, 0, 0, _CLASSES, counts))
     offered = {**method.predictors(server, None, ctx), **method.predictors(server, state, ctx)}

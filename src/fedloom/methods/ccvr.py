@@ -96,14 +96,12 @@ def virtual_features(
     mean: fm.ClassTable, covariances: Tensor, count: int, ctx: fm.ServerContext
 ) -> tuple[Tensor, Tensor]:
     """Draw `count` features from N(mean, covariances) of every held class: z [n, d] and labels [n]; negative
-    eigenvalues count as 0.
-
-    The noise is multiplied by the symmetric square root of the covariance. It is unique, where eigenvectors may come
-    with either sign: equal uploads, up to rounding, give equal features on every engine and processor."""
+    eigenvalues count as 0."""
     rng, drawn = ctx.task.streams.numpy("virtual", ctx.round), []
     labels = mean.held.nonzero()[:, 0]
     for label in labels.tolist():
         variances, axes = torch.linalg.eigh(covariances[label])
+        # times the symmetric root, which is unique where eigenvectors may come with either sign on another processor
         noise = torch.from_numpy(rng.standard_normal((count, len(variances))))
         drawn.append(mean.values[label] + noise @ (axes * variances.clamp(min=0).sqrt()) @ axes.T)
     return torch.cat(drawn), labels.repeat_interleave(count)

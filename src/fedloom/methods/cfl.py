@@ -80,15 +80,10 @@ class CFL(fm.Method):
         options, models, clusters = self.options, self._models(server), fm.get_tensor(server, "clusters").clone()
         similarity, known = fm.get_tensor(server, "similarity").clone(), fm.get_tensor(server, "known").clone()
         old = [parameters(model, ctx.task) for model in models]
-        changes = {
-            k: torch.cat(
-                [
-                    (fm.get_tree(upload, "model")[name].double() - value.double()).flatten()
-                    for name, value in old[cluster_of(server, k)].items()
-                ]
-            )
-            for k, upload in uploads.items()
-        }
+        changes = {}
+        for k, upload in uploads.items():
+            new, own = fm.get_tree(upload, "model"), old[cluster_of(server, k)]
+            changes[k] = torch.cat([(new[name].double() - value.double()).flatten() for name, value in own.items()])
         present, rows = torch.tensor(list(changes)), torch.stack(list(changes.values()))
         # cosines, which are compared in float32: rounding must not make one greater than 1
         unit = rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
@@ -114,8 +109,8 @@ class CFL(fm.Method):
                 clusters[seen[apart]] = len(models)
                 models.append(models[number])
         for number in range(len(models)):
-            own = {k: upload for k, upload in uploads.items() if int(clusters[k]) == number}
-            models[number] = self.mean(own, weights=self.options.weights) if own else models[number]
+            own_uploads = {k: upload for k, upload in uploads.items() if int(clusters[k]) == number}
+            models[number] = self.mean(own_uploads, weights=options.weights) if own_uploads else models[number]
         facts = {"mean_norm": min(norm for norm, _ in norms), "max_norm": max(norm for _, norm in norms)}
         return named_models(models) | {"clusters": clusters, "similarity": similarity, "known": known} | facts
 
@@ -138,8 +133,7 @@ def cluster_of(server: fm.Record, client: int) -> int:
 
 
 def bipartition(similarity: Tensor, linkage: Literal["complete", "single"]) -> Tensor:
-    """Split clients into two groups by agglomerative clustering of their similarities [m, m]: which are apart from the
-    first [m]."""
+    """Split clients in two by agglomerative clustering of similarities [m, m]: which are apart from the first [m]."""
     distance, groups = -similarity.double(), torch.arange(len(similarity))
     distance = distance.masked_fill(torch.eye(len(groups), dtype=torch.bool), torch.inf)
     join = torch.maximum if linkage == "complete" else torch.minimum

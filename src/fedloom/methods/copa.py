@@ -55,9 +55,8 @@ class COPA(fm.Method):
         z = net.features(batch.x)
         terms = {"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "heads" in consts:
-            heads, classes = consts["heads"], net.head.out_features
-            foreign_logits = functional.linear(z, heads["head.weight"], heads.get("head.bias"))
-            foreign_logits = foreign_logits.view(len(batch.y), classes, -1)  # [B, C, N - 1]
+            foreign_logits = functional.linear(z, consts["heads"]["head.weight"], consts["heads"].get("head.bias"))
+            foreign_logits = foreign_logits.view(len(batch.y), net.head.out_features, -1)  # [B, C, N - 1]
             # every foreign head must recognise the features, so the label is the same for all of them
             labels = batch.y.unsqueeze(1).expand(-1, foreign_logits.shape[2])
             terms["ce_foreign"] = self.options.weight * batch.mean(fm.cross_entropy(foreign_logits, labels).sum(1))
@@ -77,5 +76,4 @@ class COPA(fm.Method):
 
 def _parts(tree: fm.Tree, task: fm.Task) -> tuple[fm.Tree, fm.Tree]:
     head = task.names(frozenset({fm.Role.HEAD}))
-    body = {name: value for name, value in tree.items() if name not in head}
-    return body, {name: value for name, value in tree.items() if name in head}
+    return fm.select(tree, tree.keys() - head), fm.select(tree, head)

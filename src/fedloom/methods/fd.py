@@ -66,10 +66,8 @@ class FD(fm.Method):
         ce = batch.mean(fm.cross_entropy(logits, batch.y))
         log_probabilities = log_softmax(logits, dim=1)
         distance = -(consts["rows"][batch.y] * log_probabilities).sum(1)
-        taught = batch.mean(torch.where(consts["known"][batch.y], distance, 0.0))
-        return fm.Objective.sum(
-            {"ce": ce, "distillation": self.options.gamma * taught}, {"outputs": log_probabilities.exp()}
-        )
+        taught = self.options.gamma * batch.mean(torch.where(consts["known"][batch.y], distance, 0.0))
+        return fm.Objective.sum({"ce": ce, "distillation": taught}, {"outputs": log_probabilities.exp()})
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         return {"outputs": work.collected["outputs"]}, {"model": work.tree}

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from math import isfinite
 from statistics import pstdev
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,11 +47,10 @@ class FedALA(fm.Method):
     )
 
     def extra(self, net: fm.Net) -> nn.Module:
-        roles = net.roles()
-        entries = {n: p for n, p in net.named_parameters() if roles[n] is fm.Role.HEAD}
-        mixing = nn.Module()
-        for name, entry in entries.items():
-            mixing.register_parameter(_flat(name), nn.Parameter(torch.ones_like(entry)))
+        roles, mixing = net.roles(), nn.Module()
+        for name, entry in net.named_parameters():
+            if roles[name] is fm.Role.HEAD:
+                mixing.register_parameter(_flat(name), nn.Parameter(torch.ones_like(entry)))
         return mixing
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
@@ -66,24 +66,16 @@ class FedALA(fm.Method):
         training = fm.Train(self.loss, ctx.task.local_epochs, trains=fm.TRAINABLE - {fm.Role.EXTRA})
         if "pairs" not in start.consts:
             return [training]
-        passes = 1 if start.consts["again"] else self.options.first
-        mixing = fm.Train(
-            self.mixing_loss,
-            passes,
-            trains=frozenset({fm.Role.EXTRA}),
-            optimizer=fm.OptimizerSpec(lr=self.options.eta),
-            project=_clipped,
-            share=self.options.share,
-            until=_settled,
-        )
+        passes, step = 1 if start.consts["again"] else self.options.first, fm.OptimizerSpec(lr=self.options.eta)
+        mixed, share = frozenset({fm.Role.EXTRA}), self.options.share
+        rules: dict[str, Any] = {"project": _clipped, "until": _settled}
+        mixing = fm.Train(self.mixing_loss, passes, trains=mixed, optimizer=step, share=share, **rules)
         return [mixing, fm.Choose(_mixed_head), training]
 
     def mixing_loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-        """Return the CE of the net with the mixed head, as a function of A = `net.extra`; `consts["pairs"]` has the
-        local and received head of each `batch`."""
+        """Return the CE of the net with the mixed head, as a function of A = `net.extra`."""
         mixing: fm.Tree = {name: getattr(net.extra, _flat(name)) for name in consts["pairs"]}
-        tree = _mixed(consts["pairs"], mixing)
-        logits: Tensor = functional_call(net, tree, (batch.x,))
+        logits: Tensor = functional_call(net, _mixed(consts["pairs"], mixing), (batch.x,))
         return batch.mean(fm.cross_entropy(logits, batch.y))
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:

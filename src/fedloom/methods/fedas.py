@@ -58,14 +58,13 @@ class FedAS(fm.Method):
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         align, still = fm.OptimizerSpec(lr=self.options.align_lr), fm.OptimizerSpec(lr=0.0)
         traced = {"trace": fm.SampleMean("squares")}
+        everything = frozenset(fm.Role)
         return [
             fm.Collect({"goals": fm.ClassMeans(own_features)}),
             fm.Train(alignment, self.options.align_epochs, trains=fm.TRAINABLE - HEAD, optimizer=align),
             fm.Train(self.loss, ctx.task.local_epochs),
             # a pass that moves nothing, since statistics are taken without gradients
-            fm.Train(
-                self.squared_gradients, 1, trains=HEAD, evaluates=frozenset(fm.Role), optimizer=still, collect=traced
-            ),
+            fm.Train(self.squared_gradients, 1, HEAD, evaluates=everything, optimizer=still, collect=traced),
         ]
 
     def squared_gradients(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:

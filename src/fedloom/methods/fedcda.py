@@ -79,8 +79,8 @@ class FedCDA(fm.Method):
         return entries
 
     def _options(self, stored: fm.Record, client: int, centre: fm.Tree, task: fm.Task) -> list[tuple[Tensor, float]]:
-        slots = [slot for slot in range(self.options.kept) if f"kept.{client}.{slot}" in stored]
-        return [_flat(stored, client, slot, centre, task) for slot in slots]
+        slots = range(self.options.kept)
+        return [_flat(stored, client, slot, centre, task) for slot in slots if f"kept.{client}.{slot}" in stored]
 
     def _groups(self, clients: list[int], ctx: fm.ServerContext) -> list[list[int]]:
         max_clients = max(1, int(math.log(COMBINATIONS, self.options.kept))) if self.options.kept > 1 else len(clients)

@@ -149,8 +149,7 @@ class FedCO2(fm.Method):
         return [fm.Train(self.mutual, options.mutual_epochs, nets=nets), local]
 
     def mutual(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        """Intra-client transfer, Eq. 4-5: KL(teacher || student) on a `batch`; the teacher is the other net as it was
-        at the start of the round, `consts["teachers"]`."""
+        """Intra-client transfer, Eq. 4-5: KL(teacher || student), the teacher the other net at the round's start."""
         bundle, terms = cast(fm.Bundle, net), {}
         to = {ONLINE: self.options.intra_to_online, OFFLINE: self.options.intra_to_offline}
         for student, teacher in ((ONLINE, OFFLINE), (OFFLINE, ONLINE)):
@@ -209,16 +208,14 @@ def fused(net: fm.Net, x: Tensor) -> Tensor:
 
 
 def head_stacks(heads: Sequence[fm.Tree]) -> list[fm.Tree]:
-    """Stack heads into trees of entries [Q, ...] of up to 4 MiB. Larger heads stay alone: a copy costs more than a
-    call."""
+    """Stack heads into trees of entries [Q, ...] of up to 4 MiB: a copy of larger ones costs more than a call."""
     size = max(1, _STACK_BYTES // max(1, nbytes(heads[0]))) if heads else 1
     groups = [heads[first : first + size] for first in range(0, len(heads), size)]
     return [{n: torch.stack([h[n] for h in g]) if len(g) > 1 else g[0][n].unsqueeze(0) for n in g[0]} for g in groups]
 
 
 def foreign_losses(bundle: fm.Bundle, maps: Tensor, batch: fm.Batch, stacks: Sequence[fm.Tree]) -> Tensor:
-    """Return the sum of the foreign heads' cross-entropies on the `maps` [B, f] of a `batch`, Eq. 6, with the heads in
-    evaluation mode."""
+    """Return the sum of the foreign heads' cross-entropies on the `maps` [B, f] of a `batch`, Eq. 6."""
     losses = []
     for stack in stacks:
         logits = foreign_logits(bundle, maps, stack)
@@ -229,8 +226,7 @@ def foreign_losses(bundle: fm.Bundle, maps: Tensor, batch: fm.Batch, stacks: Seq
 
 
 def foreign_logits(bundle: fm.Bundle, maps: Tensor, stack: fm.Tree) -> Tensor:
-    """Return the logits [B, Q, C] of a `stack` of Q heads on `maps` [B, f], by one matrix product where the block is a
-    linear head."""
+    """Return the logits [B, Q, C] of a `stack` of Q heads on `maps` [B, f], in evaluation mode."""
     if bundle.first_net.classifier_block == ("head",) and isinstance(bundle.first_net.head, nn.Linear):
         weight, bias = stack["head.weight"], stack.get("head.bias")
         # Q heads of C classes are one linear layer of Q C outputs

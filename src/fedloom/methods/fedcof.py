@@ -29,8 +29,7 @@ class CovarianceHead(MeansRound):
         return normalize(rows, dim=1, eps=1e-12), masking_bias(means.held)
 
     def gram(self, means: fm.ClassTable, spread: Tensor, totals: Tensor) -> Tensor:
-        """Return sum_c (n_c - 1) (Sigma_c + gamma I) + N mu mu^T [d, d], Sigma_c = `spread` [C, d, d] and n_c =
-        `totals` [C]."""
+        """Return sum_c (n_c - 1) (Sigma_c + gamma I) + N mu mu^T [d, d], with `spread` Sigma_c and `totals` n_c."""
         # degrees of freedom: a class of one sample has no spread
         free = (totals - 1).clamp(min=0)
         centre = (totals / totals.sum().clamp(min=1)) @ means.values
@@ -50,8 +49,7 @@ class CovarianceHead(MeansRound):
 
 def covariances(tables: fm.ClassTable, counts: Tensor, means: fm.ClassTable) -> Tensor:
     """Estimate the covariance within each class [C, d, d] from the clients' class means alone (`tables` [m, C, d],
-    class `counts` [m, C]): Sigma_c = sum_k n_k^c (mu_k^c - mu_c)(...)^T / (K_c - 1) over the K_c holders; 0 for one
-    holder."""
+    class `counts` [m, C]): Sigma_c = sum_k n_k^c (mu_k^c - mu_c)(...)^T / (K_c - 1) over the K_c holders."""
     apart = torch.where(tables.held.unsqueeze(2), tables.values.double() - means.values, 0.0)
     scatter: Tensor = torch.einsum("kc,kci,kcj->cij", counts, apart, apart)
     holders = tables.held.sum(0)

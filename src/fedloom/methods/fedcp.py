@@ -60,8 +60,7 @@ class FedCP(fm.Method):
         return fm.Start(tree, consts)
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        z = net.features(batch.x)
-        noise = self.options.noise and net.training
+        z, noise = net.features(batch.x), self.options.noise and net.training
         logits = gated_logits(net, z, consts["head"], consts["context"], noise=noise)
         terms = {"ce": batch.mean(fm.cross_entropy(logits, batch.y))}
         if self.options.weight:
@@ -104,8 +103,7 @@ def context_of(tree: fm.Tree) -> Tensor:
 
 
 def gated_logits(net: fm.Net, z: Tensor, head: fm.Tree, context: Tensor, *, noise: bool) -> Tensor:
-    """Return personal(r z) + global(s z) [B, C] of features z [B, d]; `head` is the global head, `context` v [d], and
-    `noise` adds Gumbel noise to the gate."""
+    """Return personal(r z) + global(s z) [B, C] of features z [B, d], with the global `head` and `context` v [d]."""
     scores = net.extra(z * context)
     if noise:
         uniform = torch.rand_like(scores).clamp(min=1e-20)

@@ -40,8 +40,7 @@ class Debiased(fm.Method):
         return [fm.Train(self.loss, ctx.task.local_epochs, optimizer=rates)]
 
     def tracked(self, net: fm.Net, batch: fm.Batch, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return m with this batch's features z [d], which gradients reach, and the term of value 0 that moves m in
-        `net`."""
+        """Return m with this batch's features z [d], which gradients reach, and the term of value 0 that moves m."""
         before, mean = cast(Tensor, net.extra.mean), batch.mean(z)
         # its gradient moves m by mu (m - mean), a running mean; the value is taken out again, so the loss is CE alone
         tracking = self.options.mu / 2 * (before - mean.detach()).square().sum()

@@ -76,13 +76,11 @@ class FedDecorr(Decorr, FedAvg):
 @contextlib.contextmanager
 def features_of(net: fm.Net) -> Iterator[list[Tensor]]:
     """Record the features [B, d] that the net computes in this block, so that they are not computed twice."""
-    found: list[Tensor] = []
-    features = net.features
+    found, features = list[Tensor](), net.features
 
     def noting(x: Tensor) -> Tensor:
-        z = features(x)
-        found.append(z)
-        return z
+        found.append(features(x))
+        return found[-1]
 
     net.features = noting  # type: ignore[method-assign]
     try:
@@ -92,8 +90,7 @@ def features_of(net: fm.Net) -> Iterator[list[Tensor]]:
 
 
 def correlation(z: Tensor, batch: fm.Batch, form: Literal["code", "paper"] = "code") -> Tensor:
-    """Return how much the dimensions of features z [B, d] correlate over a `batch`, a scalar in the given `form`; 0 for
-    one sample."""
+    """Return how much the dimensions of features z [B, d] correlate over a `batch`, a scalar; 0 for one sample."""
     counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
     samples, width = counted.sum(), z.shape[1]
     # padding rows of stacked batches are no samples

@@ -59,16 +59,12 @@ class FedDF(fm.Method):
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         public = ctx.public
         assert public is not None, "`Spec.public` asks for it"
-        teacher_logits = [
-            _logits(fm.get_tree(upload, "model"), client, public, ctx) for client, upload in uploads.items()
-        ]
+        logits = torch.stack([_logits(fm.get_tree(u, "model"), k, public, ctx) for k, u in uploads.items()]).mean(0)
         rng, next_server = ctx.task.streams.numpy("distillation", ctx.round), dict(server)
         for group in sorted({group_of(client, ctx.nets) for client in uploads}):
             mean: fm.Tree = self.mean({k: upload for k, upload in uploads.items() if group_of(k, ctx.nets) == group})
             # all architectures have the same teachers, and each its own student: the mean of its clients
-            next_server[model_of(group)] = self._taught(
-                mean, ctx.nets[group], torch.stack(teacher_logits).mean(0), public, rng
-            )
+            next_server[model_of(group)] = self._taught(mean, ctx.nets[group], logits, public, rng)
         return next_server
 
     def _taught(
@@ -98,8 +94,6 @@ def model_of(group: int) -> str:
 
 
 def _logits(tree: fm.Tree, client: int, public: Dataset, ctx: fm.ServerContext) -> Tensor:
-    net, rows = ctx.nets[group_of(client, ctx.nets)], torch.arange(len(public))
+    net, parts = ctx.nets[group_of(client, ctx.nets)], torch.split(torch.arange(len(public)), _AT_ONCE)
     with torch.no_grad():
-        return torch.cat(
-            [net.logits(tree, public.gather(batch_rows)).double() for batch_rows in torch.split(rows, _AT_ONCE)]
-        )
+        return torch.cat([net.logits(tree, public.gather(rows)).double() for rows in parts])

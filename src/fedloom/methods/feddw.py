@@ -150,8 +150,7 @@ class DW(fm.Method):
         return payload | {table: work.collected[table], counts: ctx.class_counts}, state
 
     def _relinearising(self, phase: fm.Phase) -> fm.Phase:
-        """Return the phase with a new reference every `relin_every` steps, if it trains the head. Reference and step
-        count are changed in place, the only constants that move."""
+        """Return the phase with a new reference every `relin_every` steps, if it trains the head: in place."""
         if not self._trains_head(phase):
             return phase
         before, reference, steps = phase.project, self.names.entry("reference"), self.names.entry("steps")
@@ -175,9 +174,8 @@ class DW(fm.Method):
         diagnostics = super().diagnostics(self._inner(server), uploads, ctx)
         unseen = (~fm.get_tensor(server, self.names.entry("classes_seen"))).nonzero().flatten().tolist()
         if unseen and self.dw.absent_row != "mask" and ctx.round >= min(_FIRST_ROUNDS, ctx.task.rounds):
-            message = (
-                f"no participant ever held class {', '.join(map(str, unseen))}: rows of the SL matrix without data"
-            )
+            classes = ", ".join(map(str, unseen))
+            message = f"no participant ever held class {classes}: rows of the SL matrix without data"
             diagnostics.append(fm.Diagnostic("dw.unseen_rows", message, float(len(unseen))))
         return diagnostics
 

@@ -103,12 +103,8 @@ class FedFomo(fm.Method):
         return [judged, fm.Choose(mixed), fm.Train(self.loss, ctx.task.local_epochs, part=part.others)]
 
     def _validation(self) -> fm.Part:
-        share = self.options.validation
-        return (
-            fm.Part("validation", share)
-            if self.options.drawn_validation
-            else fm.Part("validation", 1 - share, False).others
-        )
+        share, drawn = self.options.validation, self.options.drawn_validation
+        return fm.Part("validation", share) if drawn else fm.Part("validation", 1 - share, False).others
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         consts = work.start.consts
@@ -146,8 +142,7 @@ def length_of(tree: fm.Tree, base: fm.Tree, norm: Norm) -> float:
 
 
 def raw_weights(losses: Tensor, lengths: Tensor) -> Tensor:
-    """Return how much each model lowers the loss of the first, divided by its distance from it (`losses`, `lengths`
-    [models]); 0 where that is not finite."""
+    """Return how much each model lowers the loss of the first, over its distance from it [models]; 0 if not finite."""
     falls = (losses[0].double() - losses.double()) / torch.where(lengths > 0, lengths, 1.0)
     return torch.where((lengths > 0) & falls.isfinite() & lengths.isfinite(), falls, 0.0)
 

@@ -7,6 +7,8 @@ import fedloom.methods as fm
 from fedloom.methods.parts.measures import descended
 from fedloom.nets.net import tree_of
 
+_HEAD = ("head.weight", "head.bias")
+
 
 @fm.register
 class FedGen(fm.Method):
@@ -63,12 +65,9 @@ class FedGen(fm.Method):
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         options, rng = self.options, ctx.task.streams.numpy("generated", ctx.round)
         models = [fm.get_tree(upload, "model") for upload in uploads.values()]
-        weights = torch.stack(
-            [model["head.weight"] for model in models], 1
-        )  # [C, m, d]: a softmax over C is fast there
-        biases = (
-            torch.stack([model["head.bias"] for model in models], 1).flatten() if "head.bias" in models[0] else None
-        )
+        # [C, m, d]: a softmax over C is fast there
+        heads = {name: torch.stack([m[name] for m in models], 1) for name in _HEAD if name in models[0]}
+        weights, biases = heads["head.weight"], heads["head.bias"].flatten() if "head.bias" in heads else None
         counts = fm.tensors_of(uploads, "class_counts")
         held = counts.sum(0)
         shares = (counts.double() / held.clamp(min=1)).to(weights.dtype).T  # [C, m]
@@ -82,9 +81,8 @@ class FedGen(fm.Method):
             total = (shares[labels] * losses).sum(1).mean()
             return total + options.diversity * crowding(noise, z) if options.diversity else total
 
-        generator = descended(
-            loss, fm.get_tree(server, "generator"), options.server_lr, options.server_steps, adam=options.adam
-        )
+        generator, steps = fm.get_tree(server, "generator"), (options.server_lr, options.server_steps)
+        generator = descended(loss, generator, *steps, adam=options.adam)
         return {"model": self.mean(uploads), "generator": generator, "class_counts": held}
 
     def drawn(self, counts: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -119,9 +117,8 @@ def generated(tree: fm.Tree, noise: Tensor, labels: Tensor) -> Tensor:
     """Return the features [n, d] of the generator `tree`, for `noise` [n, e] and `labels` [n]."""
     classes = tree["0.weight"].shape[1] - noise.shape[1]
     inputs = torch.cat([noise, functional.one_hot(labels, classes)], 1).to(tree["0.weight"].dtype)
-    return functional.linear(
-        functional.linear(inputs, tree["0.weight"], tree["0.bias"]).relu(), tree["2.weight"], tree["2.bias"]
-    )
+    hidden = functional.linear(inputs, tree["0.weight"], tree["0.bias"]).relu()
+    return functional.linear(hidden, tree["2.weight"], tree["2.bias"])
 
 
 def crowding(noise: Tensor, z: Tensor) -> Tensor:

@@ -143,9 +143,8 @@ def rank_for(singular: Tensor, energy: float) -> int:
 
 
 def factored(tree: fm.Tree, energy: float) -> fm.Tree:
-    """Decompose each floating matrix of `tree` into u, s and v of the least rank that keeps `energy`; an entry [a, b,
-    c, ...] counts as [a, b c ...]. The largest number of each column of u is positive, which makes factors unique.
-    Entries that are not finite stay as they are."""
+    """Decompose each finite matrix of `tree` into u, s and v of the least rank that keeps `energy`; an entry [a, b,
+    c, ...] counts as [a, b c ...]. The largest number of each column of u is positive."""
     parts: fm.Tree = {}
     for name, value in tree.items():
         if value.dim() < 2 or not value.is_floating_point() or not value.isfinite().all():

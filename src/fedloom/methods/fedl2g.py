@@ -97,15 +97,9 @@ class FedL2G(fm.Method):
         if ctx.samples < 2:  # nothing is left for a quiz
             return [replace(guided, part=None)] if guides else []
         judged = fm.Collect({"quiz": fm.Rows(inputs)}, part=quiz)
-        learned = fm.Train(
-            self.loss_of_quiz,
-            steps=1,
-            trains=VECTORS,
-            optimizer=fm.OptimizerSpec(lr=options.server_lr),
-            grad_map=None if options.clip is None else clipped(options.clip),
-            evaluates=fm.ALL_ROLES,
-            part=quiz.others,
-        )
+        step, clip = fm.OptimizerSpec(lr=options.server_lr), None if options.clip is None else clipped(options.clip)
+        learned = replace(guided, loss=self.loss_of_quiz, steps=1, trains=VECTORS, optimizer=step, grad_map=clip)
+        learned = replace(learned, evaluates=fm.ALL_ROLES)
         return [*([guided] if guides else []), judged, learned]
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
@@ -116,8 +110,7 @@ class FedL2G(fm.Method):
         return fm.Objective.sum({"ce": ce, "guide": batch.mean(apart.square().mean(1))})
 
     def loss_of_quiz(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        """Return the CE of `consts["quiz"]` after a guided step of `net` on a study `batch`, as a function of the
-        vectors."""
+        """Return the CE of `consts["quiz"]` after a guided step on a study `batch`, as a function of the vectors."""
         quiz: fm.LabelledRows = consts["quiz"]
         weights = {n: p for n, p in net.named_parameters() if p.requires_grad and not n.startswith(f"{fm.EXTRA}.")}
         guided, parts, _ = self.loss(net, batch, consts)

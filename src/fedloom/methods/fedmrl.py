@@ -104,12 +104,8 @@ class FedMRL(fm.Method):
         first = mapped[:, : small.in_features]
         tied = self.options.tied_heads
         logits = functional.linear(first, own.weight[:, : small.in_features], own.bias) if tied else small(first)
-        return fm.Objective.sum(
-            {
-                "ce": batch.mean(fm.cross_entropy(own(mapped), batch.y)),
-                "ce_small": batch.mean(fm.cross_entropy(logits, batch.y)),
-            }
-        )
+        losses = {"ce": fm.cross_entropy(own(mapped), batch.y), "ce_small": fm.cross_entropy(logits, batch.y)}
+        return fm.Objective.sum({name: batch.mean(loss) for name, loss in losses.items()})
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         return {"model": self.mean(uploads, weights=self.options.weights)}
@@ -131,14 +127,10 @@ def clipped_by_net(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tr
     clip = clipped(norm)
 
     def clip_each(gradients: fm.Tree, parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
-        parts = {name.partition(".")[0] for name in gradients}
-        return {
-            name: gradient
-            for part in sorted(parts)
-            for name, gradient in clip(
-                {n: g for n, g in gradients.items() if n.partition(".")[0] == part}, {}, {}
-            ).items()
-        }
+        clipped_gradients = fm.Tree()
+        for part in sorted({name.partition(".")[0] for name in gradients}):
+            clipped_gradients |= clip({n: g for n, g in gradients.items() if n.partition(".")[0] == part}, {}, {})
+        return clipped_gradients
 
     return clip_each
 

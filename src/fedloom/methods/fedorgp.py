@@ -114,9 +114,8 @@ def means_of_kept(rows: fm.LabelledRows, classes: int, share: float) -> fm.Class
 
 
 def kept(rows: Tensor, share: float) -> Tensor:
-    """Return which features [n, d] of one class lie within 1.5 interquartile ranges of the quartiles of a score [n].
-    The score mixes the distance to their mean with the cosine, both scaled to [0, 1]; the one that varies less weighs
-    more."""
+    """Return which features [n, d] of one class lie within 1.5 interquartile ranges of the quartiles of a score [n]: a
+    mix of distance and cosine to their mean, scaled to [0, 1], in which the one that varies less weighs more."""
     mean = rows.mean(0, keepdim=True)
     distances, cosines = (rows - mean).norm(dim=1), (unit(rows) @ unit(mean).T).squeeze(1)
     # two rows have no quartiles that tell them apart

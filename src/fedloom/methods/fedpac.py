@@ -68,10 +68,8 @@ class FedPAC(fm.Method):
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         counts = fm.tensors_of(uploads, "class_counts")
-        means: fm.ClassTable = self.mean(
-            uploads, "prototypes", counts if self.options.weights == "counts" else "uniform"
-        )
-        means = means.to(torch.float32)
+        class_weights: fm.Weights = counts if self.options.weights == "counts" else "uniform"
+        means: fm.ClassTable = self.mean(uploads, "prototypes", class_weights).to(torch.float32)
         if "prototypes" in server:
             # a class without holders in this round keeps the mean of the last round that had it
             means = means.fill_missing(fm.get_table(server, "prototypes"))
@@ -97,12 +95,8 @@ class FedPAC(fm.Method):
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         head = frozenset({fm.Role.HEAD})
         optimizer = replace(ctx.task.optimizer, lr=self.options.head_lr, decay=1.0)
-        before: dict[str, fm.Statistic] = {
-            "start_means": fm.ClassMeans(features),
-            "squares": fm.SampleMean(_squared_lengths),
-        }
         return [
-            fm.Collect(before),
+            fm.Collect({"start_means": fm.ClassMeans(features), "squares": fm.SampleMean(_squared_lengths)}),
             fm.Train(super().loss, self.options.head_epochs, head, optimizer=optimizer, evaluates=fm.ALL_ROLES - head),
             fm.Train(self.loss, ctx.task.local_epochs, fm.TRAINABLE - head),
             fm.Collect({"prototypes": fm.ClassMeans(features)}),
@@ -126,13 +120,8 @@ class FedPAC(fm.Method):
         h = weighted_means(fm.ClassTable.stack([means]), ctx.class_counts.unsqueeze(0))
         # E|z|^2 - sum_c |h_c|^2 in float64, since both are large and nearly equal
         variance = (float(work.collected["squares"]) - float(h.square().sum())) / ctx.samples
-        statistics = {
-            "prototypes": work.collected["prototypes"],
-            "start_means": means,
-            "class_counts": ctx.class_counts,
-            "variance": max(0.0, variance),
-        }
-        return payload | {"head": next_state["model"]} | statistics, next_state
+        tables = {"prototypes": work.collected["prototypes"], "start_means": means, "class_counts": ctx.class_counts}
+        return payload | {"head": next_state["model"]} | tables | {"variance": max(0.0, variance)}, next_state
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         name = _head_of(ctx.client)
@@ -155,8 +144,7 @@ class FedPAC(fm.Method):
 def minimum_on_simplex(matrix: Tensor) -> Tensor:
     """Return the weights a >= 0 [m] with sum 1 that minimise a^T `matrix` a, by the active set method of Lawson and
     Hanson (1974, chapter 23): weights join the support one by one, by the largest decrease, and leave it where they
-    would become negative. Each support is solved exactly in float64, so there is no step size, and the value falls
-    until it ends."""
+    would become negative. Each support is solved exactly in float64."""
     quadratic = matrix.double()
     count, tolerance = len(quadratic), _TOLERANCE * float(quadratic.abs().max().clamp(min=1e-300))
     weights = torch.zeros(count, dtype=torch.float64)
@@ -213,9 +201,8 @@ def weighted_means(means: fm.ClassTable, counts: Tensor) -> Tensor:
 
 def head_weights(means: fm.ClassTable, counts: Tensor, variances: Tensor, cut: float) -> Tensor:
     """Return the weights of all heads for each client [m, m], rows of sum 1: row i minimises a^T (diag(variances) +
-    D_i) a on the simplex, D_i[j, l] = (h_i - h_j) . (h_i - h_l), the variance and the bias of the mix for client i. h
-    are class `means` [m, C, d] times class shares; weights up to `cut` become 0. Without finite statistics clients keep
-    their own head."""
+    D_i) a on the simplex, D_i[j, l] = (h_i - h_j) . (h_i - h_l), h class `means` [m, C, d] times class shares; weights
+    up to `cut` become 0. Without finite statistics clients keep their own head."""
     h = weighted_means(means, counts).flatten(1)
     if not bool(h.isfinite().all() and variances.isfinite().all()):
         return torch.eye(len(h), dtype=torch.float64)

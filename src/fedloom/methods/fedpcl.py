@@ -51,10 +51,8 @@ class FedPCL(fm.Method):
         if "tables" in server:
             last, known = fm.get_table(server, "tables"), fm.get_table(server, "prototypes").held
             fresh = fresh.fill_missing(fm.get_table(server, "prototypes"))
-            senders = fm.get_tensor(server, "senders").tolist()
-            tables = {
-                client: fm.ClassTable(last.values[place], last.held[place]) for place, client in enumerate(senders)
-            } | tables
+            rows = zip(fm.get_tensor(server, "senders").tolist(), last.values, last.held, strict=True)
+            tables = {client: fm.ClassTable(values, held) for client, values, held in rows} | tables
         ids = sorted(tables)
         stacked = fm.ClassTable.stack([tables[client] for client in ids])
         return {"prototypes": fresh, "tables": stacked, "senders": torch.tensor(ids), "known": known}

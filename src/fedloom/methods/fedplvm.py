@@ -55,11 +55,8 @@ class FedPLVM(fm.Method):
     )
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        tables = [fm.get_table(upload, "prototypes") for upload in uploads.values()]
-        rows = [
-            torch.cat([table.values[:, label][table.held[:, label]] for table in tables])
-            for label in range(ctx.task.num_classes)
-        ]
+        tables, classes = [fm.get_table(upload, "prototypes") for upload in uploads.values()], ctx.task.num_classes
+        rows = [torch.cat([t.values[:, label][t.held[:, label]] for t in tables]) for label in range(classes)]
         clusters = clusters_by_class(rows).to(torch.float32)
         if self.options.keep_absent and "prototypes" in server:
             clusters = with_absent_classes(clusters, fm.get_table(server, "prototypes"))

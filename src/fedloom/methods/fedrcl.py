@@ -42,22 +42,14 @@ class FedRCL(fm.Method):
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options = self.options
         levels, z = net.levels(batch.x)
-        terms_by_level = [relaxed_contrast(level, batch, options.tau, options.threshold) for level in levels]
-        contrast, penalty = (
-            torch.stack([batch.mean(term) for term in terms]).mean() for terms in zip(*terms_by_level, strict=True)
-        )
-        return fm.Objective.sum(
-            {
-                "ce": batch.mean(fm.cross_entropy(net.head(z), batch.y)),
-                "contrast": options.weight * contrast,
-                "penalty": options.weight * options.beta * penalty,
-            }
-        )
+        by_level = [relaxed_contrast(level, batch, options.tau, options.threshold) for level in levels]
+        contrast, penalty = (torch.stack([batch.mean(t) for t in ts]).mean() for ts in zip(*by_level, strict=True))
+        contrasts = {"contrast": options.weight * contrast, "penalty": options.weight * options.beta * penalty}
+        return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y)), **contrasts})
 
 
 def relaxed_contrast(level: Tensor, batch: fm.Batch, tau: float, threshold: float) -> tuple[Tensor, Tensor]:
-    """Return contrast and penalty of each sample [B] of a `batch`, as in `FedRCL`, for features of one `level` [B, c,
-    ...]."""
+    """Return contrast and penalty of each sample [B], as in `FedRCL`, for features of one `level` [B, c, ...]."""
     directions = normalize(level.flatten(2).mean(2) if level.dim() > 2 else level, dim=1)
     cosines = directions @ directions.T
     counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask

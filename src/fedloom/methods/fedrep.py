@@ -34,13 +34,10 @@ class FedRep(fm.Method):
     )
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
-        head, body = frozenset({fm.Role.HEAD}), fm.TRAINABLE - {fm.Role.HEAD}
-        options = self.options
-        return [
-            # the head first: the body then follows a head that fits its features
-            fm.Train(self.loss, options.head_epochs, trains=head),
-            fm.Train(self.loss, options.body_epochs, trains=body),
-        ]
+        head, options = frozenset({fm.Role.HEAD}), self.options
+        body = fm.Train(self.loss, options.body_epochs, trains=fm.TRAINABLE - head)
+        # the head first: the body then follows a head that fits its features
+        return [fm.Train(self.loss, options.head_epochs, trains=head), body]
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         return {"model": self.mean(uploads, weights=self.options.weights)}

@@ -5,17 +5,8 @@ from torch import Tensor
 
 import fedloom.methods as fm
 from fedloom.methods.parts import contrast
+from fedloom.methods.parts import prototypes as tables
 from fedloom.methods.parts.parameters import neighbours_clamped, one_holder_per_class
-from fedloom.methods.parts.prototypes import (
-    client_distances,
-    cosine,
-    label_discrepancy,
-    merge_neighbours,
-    nearest_holders,
-    shares,
-    sigmoid_weights,
-    training_with_class_means,
-)
 
 
 @fm.register
@@ -135,7 +126,9 @@ class FedSC(fm.Method):
         options = self.options
         over_all = options.scale == "dataset" and isinstance(start.consts.get("prototypes"), contrast.Prototypes)
         refresh = {"scale": fm.SampleMean(_distances)} if over_all else {}
-        return training_with_class_means(self.loss, ctx.task.local_epochs, options.prototypes_from, refresh=refresh)
+        return tables.training_with_class_means(
+            self.loss, ctx.task.local_epochs, options.prototypes_from, refresh=refresh
+        )
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options = self.options
@@ -213,12 +206,14 @@ def relational_prototypes(local: fm.ClassTable, neighbours: int, metric: str) ->
     compares cosines with the holders' mean (Eq. 7-8), the others compare prototypes (Table 5)."""
     if metric == "none":
         return local
-    return merge_neighbours(local, nearest_holders(_client_distances(local, metric), local.held, neighbours))
+    return tables.merge_neighbours(
+        local, tables.nearest_holders(_client_distances(local, metric), local.held, neighbours)
+    )
 
 
 def angles(local: fm.ClassTable) -> Tensor:
     """phi [m, C]: cosine of each local prototype [m, C, d] to its class's mean over the holders, Eq. 5 and 7."""
-    return cosine(local.mean_over_clients().values, local.values)
+    return tables.cosine(local.mean_over_clients().values, local.values)
 
 
 def _client_distances(local: fm.ClassTable, metric: str) -> Tensor:
@@ -227,7 +222,7 @@ def _client_distances(local: fm.ClassTable, metric: str) -> Tensor:
         phi = angles(local).T
         return (phi.unsqueeze(2) - phi.unsqueeze(1)).abs()
     if metric in ("l1", "l2"):
-        return client_distances(local, p=float(metric[1]))
+        return tables.client_distances(local, p=float(metric[1]))
     if metric == "cosine":
         # a prototype without length is at distance 1 from all
         directions = rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)
@@ -239,12 +234,12 @@ def _client_distances(local: fm.ClassTable, metric: str) -> Tensor:
 
 def discrepancy_weights(counts: Tensor) -> Tensor:
     """e_k [m] from class counts [m, C]: sigmoid(u_k) / sum_i sigmoid(u_i), Eq. 11."""
-    return sigmoid_weights(size_against_discrepancy(counts))
+    return tables.sigmoid_weights(size_against_discrepancy(counts))
 
 
 def size_against_discrepancy(counts: Tensor) -> Tensor:
     """u_k [m] from class counts [m, C]: share of samples - share of label discrepancy d_k, Eq. 10-11."""
-    return shares(counts.sum(1)) - shares(label_discrepancy(counts))
+    return tables.shares(counts.sum(1)) - tables.shares(tables.label_discrepancy(counts))
 
 
 def consistent_prototypes(relational: fm.ClassTable, weights: Tensor, mode: str = "renorm") -> fm.ClassTable:

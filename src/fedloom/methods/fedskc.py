@@ -8,16 +8,9 @@ from torch.nn.functional import silu
 
 import fedloom.methods as fm
 from fedloom.methods.parts import contrast
+from fedloom.methods.parts import prototypes as tables
 from fedloom.methods.parts.measures import logits
 from fedloom.methods.parts.parameters import neighbours_clamped, one_holder_per_class
-from fedloom.methods.parts.prototypes import (
-    client_distances,
-    merge_neighbours,
-    nearest_holders,
-    shares,
-    sigmoid_weights,
-    training_with_class_means,
-)
 
 
 @fm.register
@@ -156,18 +149,15 @@ class FedSKC(fm.Method):
         if "knowledge" not in payload:
             return start
         knowledge, options = fm.get_table(payload, "knowledge"), self.options
-        constants = {
-            "known": knowledge.held,
-            "weight": contrast.ramped(options.lambda_lcl, ctx.round, options.lcl_ramp, knowledge.values),
-        }
         prototypes = contrast.prototypes_of_table(knowledge, all_rows=_as_released(options))  # one a class
-        return fm.Start(start.tree, {"prototypes": prototypes} | constants)
+        weight = contrast.ramped(options.lambda_lcl, ctx.round, options.lcl_ramp, knowledge.values)
+        return fm.Start(start.tree, {"prototypes": prototypes, "known": knowledge.held, "weight": weight})
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         epochs, options = ctx.task.local_epochs, self.options
         over_all = options.scale == "dataset" and "prototypes" in start.consts
         refresh = {"scale": fm.SampleMean(_distances)} if over_all else {}
-        return training_with_class_means(self.loss, epochs, options.knowledge_from, logits, "knowledge", refresh)
+        return tables.training_with_class_means(self.loss, epochs, options.knowledge_from, logits, "knowledge", refresh)
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         logits = net(batch.x)
@@ -180,9 +170,8 @@ class FedSKC(fm.Method):
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         means = fm.get_table(work.collected, "knowledge")
-        return payload | {
-            "knowledge": fm.ClassTable(silu(means.values), means.held) if self.options.silu else means
-        }, state
+        knowledge = fm.ClassTable(silu(means.values), means.held) if self.options.silu else means
+        return payload | {"knowledge": knowledge}, state
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         options, clients = self.options, len(uploads)
@@ -201,9 +190,8 @@ class FedSKC(fm.Method):
                 message = f"GPR's coefficients sum to beta = {beta:g}: weights shrink by {1 - beta:.0%} a round"
                 diagnostics.append(fm.Diagnostic("fedskc.gpr_shrinks", message, beta))
             if abs(rho) * (1 - beta) > 1 + 1e-9:
-                message = (
-                    f"GPR oversteps the last model: |rho| = {abs(rho):.3g} > 1 / (1 - beta) = {1 / (1 - beta):.3g}"
-                )
+                size, most = abs(rho), 1 / (1 - beta)
+                message = f"GPR oversteps the last model: |rho| = {size:.3g} > 1 / (1 - beta) = {most:.3g}"
                 diagnostics.append(fm.Diagnostic("fedskc.gpr_oversteps", message, rho))
         return diagnostics
 
@@ -242,7 +230,9 @@ def _as_released(options: FedSKC.Options) -> bool:
 
 def global_knowledge(local: fm.ClassTable, neighbours: int) -> fm.ClassTable:
     """c~ [C, C] from local knowledge [m, C, C], Eq. 1: rows merged with their M nearest, then the holders' mean."""
-    merged = merge_neighbours(local, nearest_holders(client_distances(local), local.held, neighbours))
+    merged = tables.merge_neighbours(
+        local, tables.nearest_holders(tables.client_distances(local), local.held, neighbours)
+    )
     return merged.mean_over_clients()
 
 
@@ -251,22 +241,19 @@ def aggregation_weights(local: fm.ClassTable, knowledge: fm.ClassTable, samples:
     d_k the distance to c~, a and b the shares of d and N; N_k saturates the sigmoid, so e_k = 1/m. "share": u_k = b_k -
     a_k."""
     if mode == "uniform":
-        return shares(torch.zeros(len(samples)))
+        return tables.shares(torch.zeros(len(samples)))
     distances = torch.where(local.held, (local.values - knowledge.values).norm(dim=2), 0.0).sum(1)
-    size, distance = shares(samples), shares(distances)
-    return sigmoid_weights(samples - distance * distances + size if mode == "paper" else size - distance)
+    size, distance = tables.shares(samples), tables.shares(distances)
+    return tables.sigmoid_weights(samples - distance * distances + size if mode == "paper" else size - distance)
 
 
 def variance_ratio(current: fm.ClassTable, last: fm.ClassTable, classes: str) -> float | None:
     """rho = (S_r - S_{r-1}) / S_{r-1}, Eq. 5, from c~ of this round and the `last`; None where undefined. S sums the
     variance of the rows of c~ over the `classes` of both rounds ("intersection") or of each round ("own")."""
     in_both_rounds = current.held & last.held
-    variances, before = (
-        torch.where(
-            in_both_rounds if classes == "intersection" else table.held, table.values.double().var(1, correction=0), 0.0
-        )
-        for table in (current, last)
-    )
+    counted = [in_both_rounds if classes == "intersection" else table.held for table in (current, last)]
+    rows = [table.values.double().var(1, correction=0) for table in (current, last)]
+    variances, before = (torch.where(mask, row, 0.0) for mask, row in zip(counted, rows, strict=True))
     total = float(before.sum())
     return (float(variances.sum()) - total) / total if total > 0 and bool(in_both_rounds.any()) else None
 

@@ -109,11 +109,9 @@ class FedSSA(fm.Method):
         if self.options.pool == "all_known":
             stored_rows |= {f"rows.{client}": upload["header"] for client, upload in uploads.items()}
             fresh: Any = self.reduce("header", stored_rows.values(), [1.0] * len(stored_rows))
-        elif self.options.weights == "count":
-            counts = fm.tensors_of(uploads, "class_counts")
-            fresh = self.mean(uploads, "header", counts)
-        else:
-            fresh = self.mean(uploads, "header", "uniform")  # Eq. 3
+        else:  # Eq. 3
+            counted = self.options.weights == "count"
+            fresh = self.mean(uploads, "header", fm.tensors_of(uploads, "class_counts") if counted else "uniform")
         for client, upload in uploads.items():
             holds[client] = fm.get_table(upload, "header").held
         header = fresh.to(torch.float32).fill_missing(fm.get_table(server, "header"))
@@ -139,12 +137,9 @@ class FedSSA(fm.Method):
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         all_classes = torch.ones_like(ctx.class_counts, dtype=torch.bool)
         rows = fm.ClassTable(_rows(work.tree, self.options.share_bias), all_classes)
-        payload: fm.Record = {
-            "header": rows.keep_classes(all_classes if self.options.average == "all" else ctx.class_counts > 0)
-        }
-        if self.options.weights == "count":
-            payload["class_counts"] = ctx.class_counts
-        return payload, {"model": work.tree}
+        header = rows.keep_classes(all_classes if self.options.average == "all" else ctx.class_counts > 0)
+        counts: fm.Record = {"class_counts": ctx.class_counts} if self.options.weights == "count" else {}
+        return {"header": header, **counts}, {"model": work.tree}
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         tables = fm.tables_of(uploads, "header")
@@ -165,8 +160,7 @@ def fusion_weight(t: int, mu0: float, t_stable: int) -> float:
 
 
 def fused_rows(local: Tensor, received: Tensor, fused_classes: Tensor, mu: float, fusion: str = "literal") -> Tensor:
-    """Header rows [C, d] before training, Eq. 4: `received` + mu `local` for the fused classes, the local row
-    elsewhere; `fusion` "convex" divides by 1 + mu."""
+    """Header rows [C, d] before training, Eq. 4: `received` + mu `local` for the fused classes, else the local row."""
     rows = received + mu * local
     return torch.where(fused_classes.unsqueeze(1), rows / (1 + mu) if fusion == "convex" else rows, local)
 

@@ -60,8 +60,7 @@ class FedTGP(PrototypePull):
 
 
 def margin_of(tables: fm.ClassTable, largest: float) -> float:
-    """Return min(largest, max over classes of the distance of the class mean to the nearest other), of tables [m, C,
-    d]."""
+    """Return min(largest, max over classes of the distance of the class mean to the nearest other)."""
     means = tables.to(torch.float64).mean_over_clients()
     rows = means.values[means.held]
     gaps = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")

@@ -32,14 +32,10 @@ class FedUV(fm.Method):
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
         logits = net.head(z)
-        variance = missing_spread(torch.softmax(logits, 1), batch)
-        return fm.Objective.sum(
-            {
-                "ce": batch.mean(fm.cross_entropy(logits, batch.y)),
-                "variance": self.options.variance * variance,
-                "uniformity": self.options.uniformity * nearness(z, batch)[0],
-            }
-        )
+        terms = {"ce": batch.mean(fm.cross_entropy(logits, batch.y))}
+        terms["variance"] = self.options.variance * missing_spread(torch.softmax(logits, 1), batch)
+        terms["uniformity"] = self.options.uniformity * nearness(z, batch)[0]
+        return fm.Objective.sum(terms)
 
 
 def missing_spread(outputs: Tensor, batch: fm.Batch) -> Tensor:

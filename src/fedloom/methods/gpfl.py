@@ -118,9 +118,8 @@ class Conditions(nn.Module):
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
         self.embedding = nn.Parameter(torch.randn(classes, width))
-        self.gamma, self.beta = (
-            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width)) for _ in range(2)
-        )
+        layers = (nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width)) for _ in range(2))
+        self.gamma, self.beta = layers
 
     def forward(self, z: Tensor, condition: Tensor) -> Tensor:
         return cast(Tensor, (z * (self.gamma(condition) + 1) + self.beta(condition)).relu())

@@ -91,9 +91,8 @@ class HeteroFL(fm.Method):
         return {"model": model, "width": server["width"]}
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        return super().predictors(
-            {**server, "model": leading_slice(fm.get_tree(server, "model"), ctx.task)}, state, ctx
-        )
+        part = leading_slice(fm.get_tree(server, "model"), ctx.task)
+        return super().predictors({**server, "model": part}, state, ctx)
 
     def _weights(self, upload: fm.Record, task: fm.Task) -> fm.Tree:
         factor = fm.get_number(upload, "samples") if self.options.weights == "samples" else 1.0

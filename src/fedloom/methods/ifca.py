@@ -49,10 +49,8 @@ class IFCA(fm.Method):
             self.spec = replace(self.spec, requires=("trained_head",))
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
-        return [
-            *super().examine(tasks, participants),
-            *several_models.noisy_starts(self.name(), self.options.clusters, tasks[0]),
-        ]
+        starts = several_models.noisy_starts(self.name(), self.options.clusters, tasks[0])
+        return [*super().examine(tasks, participants), *starts]
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         models = several_models.first_models(ctx.task, self.options.clusters)

@@ -43,11 +43,8 @@ class PerFedAvg(fm.Method):
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options, parts = self.options, 2 if self.options.variant == "fo" else 3
         few = len(batch.y) < 2 * parts and has_batch_norm(net)  # which needs two samples in each part
-        pieces = (
-            [(batch.x, batch.y)] * parts
-            if few
-            else list(zip(split(batch.x, parts), split(batch.y, parts), strict=True))
-        )
+        halves = list(zip(split(batch.x, parts), split(batch.y, parts), strict=True))
+        pieces = [(batch.x, batch.y)] * parts if few else halves
         weights = dict(net.named_parameters())
         # the inner step on B1; the outer gradient is taken at the moved weights on B2
         inner = gradients_at(net, weights, *pieces[0])

@@ -111,13 +111,10 @@ class PFedFDA(fm.Method):
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         body = fm.TRAINABLE - {fm.Role.HEAD}
+        train = fm.Train(self.loss, ctx.task.local_epochs, trains=body)
         if self.options.features_from == "after_training":
-            return [
-                fm.Train(self.loss, ctx.task.local_epochs, trains=body),
-                fm.Collect({"features": fm.Rows(features)}),
-            ]
-        rows = {"features": fm.Rows("features")}
-        return [fm.Train(self.loss, ctx.task.local_epochs, trains=body, collect=rows, throughout=True)]
+            return [train, fm.Collect({"features": fm.Rows(features)})]
+        return [replace(train, collect={"features": fm.Rows("features")}, throughout=True)]
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
@@ -232,8 +229,7 @@ def held_out_loss(
     z: Tensor, labels: Tensor, others: Gaussians, ridge: Tensor, head: Callable[[Gaussians], tuple[Tensor, Tensor]]
 ) -> Callable[[Tensor], Tensor] | None:
     """Return the loss of shares ([1] or [2]) of the client's own Gaussians in the mixture with `others`: the sum over
-    both halves of z [n, d] and `labels` of the mean cross-entropy of the `head` from the other half's Gaussians. None
-    without halves."""
+    both halves of z [n, d] of the mean cross-entropy of the `head` from the other half's Gaussians; None without."""
     half = halves(labels)
     if half is None:
         return None

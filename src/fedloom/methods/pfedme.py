@@ -75,11 +75,8 @@ class PFedMe(fm.Method):
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         still = (fm.Role.BN_STAT, fm.Role.COUNTER, fm.Role.BUFFER)  # the shared net never runs, the private one does
-        moved = {
-            name: work.tree[f"own.{name.removeprefix('shared.')}"]
-            for name in work.tree
-            if name.startswith("shared.") and ctx.task.roles[name] in still
-        }
+        names = [n for n in work.tree if n.startswith("shared.") and ctx.task.roles[n] in still]
+        moved = {name: work.tree[f"own.{name.removeprefix('shared.')}"] for name in names}
         return super().end(replace(work, tree=work.tree | moved), state, ctx)
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:

@@ -10,8 +10,7 @@ import fedloom.methods as fm
 
 
 def class_relations(weight: Tensor, *, relu: bool = False) -> Tensor:
-    """Return the softmax of the rows of w w^T (Eq. 11): [C, C]. `relu` takes the positive part of w w^T first, as the
-    released code of the personal variant."""
+    """Return the softmax of the rows of w w^T (Eq. 11): [C, C]; with `relu`, of its positive part."""
     gram = weight @ weight.T
     return torch.softmax(gram.relu() if relu else gram, dim=1)
 
@@ -31,8 +30,7 @@ def gram_linearised(weight: Tensor, reference: Tensor) -> Tensor:
 
 
 def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor | None) -> Tensor:
-    """Return |SL - CR|^2 / C^2 over the `rows` [C] that count, Eq. 11, of `relations` CR and `soft_labels` SL [C, C]:
-    scalar."""
+    """Return |SL - CR|^2 / C^2 over the `rows` [C] that count, Eq. 11, of relations CR and soft labels SL [C, C]."""
     difference = relations - soft_labels
     counted = difference if rows is None else torch.where(rows.unsqueeze(1), difference, 0.0)
     # Over all C^2 entries, as printed, however many rows count.
@@ -48,10 +46,8 @@ def next_soft_labels(fresh: fm.ClassTable, last: fm.ClassTable, absent_row: str,
         fresh = fresh.fill_missing(last)
     elif absent_row != "mask":
         fresh = fresh.fill_missing((identity_labels if absent_row == "eye" else uniform_labels)(classes).to(dtype))
-    in_both_rounds = (fresh.held & last.held).unsqueeze(1)
-    return fm.ClassTable(
-        torch.where(in_both_rounds, ema * fresh.values + (1 - ema) * last.values, fresh.values), fresh.held
-    )
+    in_both_rounds, mixed = (fresh.held & last.held).unsqueeze(1), ema * fresh.values + (1 - ema) * last.values
+    return fm.ClassTable(torch.where(in_both_rounds, mixed, fresh.values), fresh.held)
 
 
 def identity_labels(classes: int) -> fm.ClassTable:

@@ -26,19 +26,16 @@ class Cosines:
 
 @dataclass(frozen=True, slots=True)
 class Prototypes:
-    """A round's Q prototypes, and which of them attract and repel the samples of each class. rows [Q, d]; squares |p|^2
-    and inverse_lengths 1 / |p| [Q]. By class: members [C, K], positions of its positives, padded (None if class j's is
-    j); bias [C, K], 0, or very negative for padding; pool [C, Q] bool, the denominator (None if it is everything);
-    defined [C] bool, has a positive (None if all have); attracting [C], the number of positives, at least 1."""
+    """A round's Q prototypes, and which of them attract and repel the samples of each class."""
 
-    rows: Tensor
-    squares: Tensor
-    inverse_lengths: Tensor
-    members: Tensor | None
-    bias: Tensor | None
-    attracting: Tensor
-    pool: Tensor | None
-    defined: Tensor | None
+    rows: Tensor  # [Q, d]
+    squares: Tensor  # |p|^2 [Q]
+    inverse_lengths: Tensor  # 1 / |p| [Q]
+    members: Tensor | None  # positions of the class's positives [C, K], padded; None if class j's is j
+    bias: Tensor | None  # [C, K], 0, or very negative for padding
+    attracting: Tensor  # number of the class's positives [C], at least 1
+    pool: Tensor | None  # the class's denominator [C, Q] bool; None if it is everything
+    defined: Tensor | None  # whether the class has a positive [C] bool; None if all have
 
     def rows_like(self, z: Tensor) -> Tensor:
         return self.rows.to(z.dtype)
@@ -50,8 +47,7 @@ def distances_to(z: Tensor, prototypes: Prototypes) -> Tensor:
 
 
 def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_rows: bool = False) -> Prototypes:
-    """Select prototypes from rows [m, C, d]: `positives` [m, C] attract samples of their class, `negatives` repel
-    others. Rows that are neither are left out, unless `all_rows`."""
+    """Select prototypes from rows [m, C, d]: `positives` [m, C] attract samples of their class, `negatives` repel."""
     holders, classes, width = rows.shape
     attract, repel = positives.reshape(-1), negatives.reshape(-1)
     selected = torch.ones_like(attract) if all_rows else attract | repel
@@ -84,8 +80,7 @@ def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_row
 
 
 def _common_size(size: int) -> int:
-    """Return one of a few sizes (1 to 8, 10, 12, 14, 16, 20, ...), at most a quarter above `size`: recorded steps
-    belong to sizes, and the number of prototypes changes from round to round."""
+    """Return one of a few sizes (1 to 8, 10, 12, 14, 16, 20, ...): recorded steps belong to sizes, which change."""
     step = max(1, 1 << max(0, size.bit_length() - 3))
     return max(1, -(-size // step) * step)
 
@@ -94,8 +89,7 @@ _latest: list[tuple[fm.ClassTable, tuple[int, int, bool], Prototypes]] = []  # o
 
 
 def prototypes_of_table(table: fm.ClassTable, *, all_rows: bool = False) -> Prototypes:
-    """Make prototypes of a table [C, d] or [m, C, d]: rows attract their class and repel others. All clients of a round
-    get the same table, so the latest result is kept."""
+    """Make prototypes of a table [C, d] or [m, C, d]: rows attract their class and repel others. The latest is kept."""
     values, held = table.values, table.held
     key = (values._version, held._version, all_rows)  # versions count changes in place
     for latest, latest_key, prototypes in _latest:
@@ -108,8 +102,7 @@ def prototypes_of_table(table: fm.ClassTable, *, all_rows: bool = False) -> Prot
 
 
 def ramped(weight: float, round_: int, rounds: int, like: Tensor) -> Tensor:
-    """Return a weight [] that grows linearly to `weight` over the first `rounds` rounds. It is a tensor, because a
-    number would become part of a recorded step."""
+    """Return a weight that grows linearly over the first rounds, []: a number would be part of a recorded step."""
     return torch.tensor(weight * (min(1.0, round_ / rounds) if rounds else 1.0), dtype=like.dtype)
 
 
@@ -150,8 +143,7 @@ def _factors(lengths: Tensor, dots: Tensor, batch: fm.Batch, consts: fm.Consts, 
 
 
 def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Any) -> Tensor:
-    """Return s / tau [B, Q]: cosines of features z [B, d] of a `batch` to every prototype in `consts`, divided by U and
-    the temperature. With `detach_scale` in `options`, U has no gradient."""
+    """Return s / tau [B, Q]: cosines of features z [B, d] to every prototype in `consts`, divided by U and tau."""
     squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows_like(z).T
     with torch.set_grad_enabled(torch.is_grad_enabled() and not options.detach_scale):
         factors = _factors(squares, dots, batch, consts, options)
@@ -160,8 +152,7 @@ def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: 
 
 def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Any) -> tuple[Tensor, Tensor | None]:
     """Return losses [B] and whether they are defined [B] (None if all are): -log(sum over positives of exp(s / tau) /
-    sum over the class's pool of exp(s / tau)), s the `scaled_similarities` of features z [B, d] of a `batch` by
-    `options`. Losses of classes without a positive are finite and without meaning."""
+    sum over the class's pool of exp(s / tau)), s the `scaled_similarities`. Others are finite and without meaning."""
     prototypes: Prototypes = consts["prototypes"]
     members = batch.y.unsqueeze(1) if prototypes.members is None else prototypes.members[batch.y]
     bias, pool, defined = (
@@ -199,16 +190,8 @@ class _Contrast(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        z: Tensor,
-        inverse: Tensor,
-        scores: Tensor,
-        factors: Tensor,
-        prototypes: Tensor,
-        members: Tensor,
-        bias: Tensor | None,
-        pool: Tensor | None,
-    ) -> tuple[Tensor, ...]:
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        _z, _inverse, scores, _factors, _prototypes, members, bias, pool = inputs
         return contrast_of(scores, members, bias, pool)
 
     @staticmethod
@@ -222,9 +205,8 @@ class _Contrast(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         z, inverse, factors, prototypes, members, losses, logs, member_logs = ctx.saved_tensors
         # shares of the positives: softmax over them, written with the values of the forward pass
-        attracted = (
-            torch.ones_like(member_logs) if member_logs.shape[1] == 1 else (member_logs + losses.unsqueeze(1)).exp()
-        )
+        single = member_logs.shape[1] == 1
+        attracted = torch.ones_like(member_logs) if single else (member_logs + losses.unsqueeze(1)).exp()
         pulls = logs.exp().scatter_add(1, members, -attracted) * factors
         moves = pulls @ prototypes
         directions = z * inverse
@@ -233,8 +215,7 @@ class _Contrast(torch.autograd.Function):
 
 
 def log_sum_exp(scores: Tensor, among: Tensor) -> Tensor:
-    """Return log sum_q exp(scores[:, q]) over the q in `among` [B, Q] or [Q]; finite even where there is none. Other
-    scores become 60 below the smallest: e^-60 vanishes, gradients are 0 and not NaN, and exp avoids its slow path for
-    infinities."""
+    """Return log sum_q exp(scores[:, q]) over the q in `among` [B, Q] or [Q]; finite even where there is none."""
+    # e^-60 vanishes, gradients are 0 and not NaN, and exp avoids its slow path for infinities
     nothing = scores.detach().amin(dim=1, keepdim=True) - 60
     return torch.logsumexp(torch.where(among, scores, nothing), dim=1)

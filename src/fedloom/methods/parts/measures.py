@@ -39,9 +39,8 @@ BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as in its paper
 def descended(
     loss: Callable[[fm.Tree], Tensor], tree: fm.Tree, lr: float, steps: int, *, adam: bool = False, cosine: bool = False
 ) -> fm.Tree:
-    """Take `steps` gradient steps of size `lr` from `tree` on `loss`, which is called once a step with tensors that
-    change in place. `adam`: steps of Adam (Kingma & Ba) with fresh moments; `cosine`: `lr` falls to 0 along half a
-    cosine."""
+    """Take gradient steps from `tree` on `loss`, which is called once a step with tensors that change in place. `adam`:
+    steps of Adam (Kingma & Ba) with fresh moments; `cosine`: `lr` falls to 0 along half a cosine."""
     if not steps:
         return tree
     trained = {name: value.detach().clone().requires_grad_() for name, value in tree.items()}
@@ -59,8 +58,7 @@ def descended(
 
 
 def _adam(moments: Tensor, gradients: Sequence[Tensor], step: int, rate: float) -> list[Tensor]:
-    """Update Adam's moments [2, n] in place, and return the moves. All entries form one vector, because small calls are
-    slow."""
+    """Update Adam's moments [2, n] in place, and return the moves. Small calls are slow, so there is one vector."""
     first, second = moments
     beta1, beta2 = BETAS
     gradient = torch.cat([entry.flatten() for entry in gradients])
@@ -74,8 +72,7 @@ def _adam(moments: Tensor, gradients: Sequence[Tensor], step: int, rate: float) 
 
 
 def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Yield the rows of batches [b] without end, pass after pass, each shuffled by `rng`; all rows in order if `size`
-    is None or at least `samples`."""
+    """Yield the rows of batches [b] without end, each pass shuffled by `rng`; all in order where one batch has all."""
     while True:
         if size is None or size >= samples:
             yield torch.arange(samples)

@@ -142,8 +142,7 @@ class MeansRound(HeadRound):
 
 
 def features_and_label(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the head's input and the one-hot label [B, d + C] of a `batch` by `net`; outer products hold all class
-    sums."""
+    """Return the head's input and the one-hot label [B, d + C]; outer products hold all class sums."""
     labels = unit_rows(batch.y, net.head.out_features)
     return torch.cat([net.features(batch.x).double(), labels], 1)
 
@@ -175,8 +174,7 @@ def shrunk(covariance: Tensor, share: float) -> Tensor:
 
 def conditioned(covariance: Tensor, largest: float) -> tuple[Tensor, float]:
     """Return a covariance that can be inverted, and the condition of S, its largest variance over its smallest. Above
-    the condition `largest`, smaller variances are raised to the largest over `largest`, at least 1e-12; an S that is
-    not finite is returned as it is."""
+    the condition `largest`, smaller variances are raised to the largest over `largest`, at least 1e-12."""
     matrix = covariance.double()
     if not matrix.isfinite().all():
         return matrix, torch.inf

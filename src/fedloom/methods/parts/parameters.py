@@ -130,8 +130,7 @@ def client_row(server: fm.Record, name: str, client: int) -> Tensor:
 
 
 def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[fm.Diagnostic]:
-    """Report, as `method`, if no two of several participants `held` [m, C] share a class; `consequence` ends the
-    message."""
+    """Report, as `method`, with the `consequence`, if no two of several participants `held` [m, C] share a class."""
     if len(held) < 2 or int(held.sum(0).max()) > 1:
         return []
     message = f"every class is held by one participant: {consequence}"

@@ -12,8 +12,7 @@ NOISE = 0.1  # of first weights that cannot be drawn again, relative to the root
 
 
 def first_models(task: fm.Task, count: int) -> list[fm.Tree]:
-    """Return `count` different first weights: the run's own, and others drawn the same way. A net that comes with its
-    weights gets normal noise of `NOISE` times the root mean square of each trained entry."""
+    """Return `count` first weights: the run's own, and others drawn the same way, or with noise of size `NOISE`."""
     return [task.init, *(_other_weights(task, number) for number in range(1, count))]
 
 
@@ -64,17 +63,15 @@ def models_in(record: fm.Record, count: int) -> list[fm.Tree]:
 
 
 def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the cross-entropy of the trees `consts["models"]` on each sample of a `batch` [B, models], in evaluation
-    mode."""
+    """Return the cross-entropy of the trees `consts["models"]` on each sample [B, models], in evaluation mode."""
     logits = [net.functional.logits(tree, batch.x) for tree in consts["models"]]
     return torch.stack([fm.cross_entropy(scores, batch.y) for scores in logits], 1)
 
 
 def require_same_net(tasks: fm.Tasks, net: str, option: str) -> None:
     """Raise `ConfigError` unless `net`, which `option` names, has the same entries in the bundles of all groups."""
-    entries_by_group = [
-        [(n, tuple(v.shape)) for n, v in task.init.items() if n.startswith(f"{net}.")] for task in tasks
-    ]
+    prefix = f"{net}."
+    entries_by_group = [[(n, v.shape) for n, v in task.init.items() if n.startswith(prefix)] for task in tasks]
     for group, entries in enumerate(entries_by_group):
         if entries != entries_by_group[0]:
             raise fm.ConfigError(
@@ -85,8 +82,7 @@ def require_same_net(tasks: fm.Tasks, net: str, option: str) -> None:
 def pair_predictors(
     method: fm.Method, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext, shared: str
 ) -> dict[str, fm.Predictor]:
-    """Return, from a `server` with the tree "model", "personal", the bundle's first net, and the net `shared`, which is
-    "global" if `state` is None."""
+    """Return "personal", the bundle's first net, and the net `shared`, which is "global" if `state` is None."""
     tree = method._full(server, state, ctx.task)
     shared_predictor = fm.Predictor(tree, lambda net, x: cast(fm.Bundle, net)[shared](x))
     return {"global": shared_predictor} if state is None else {"personal": fm.Predictor(tree), shared: shared_predictor}

@@ -43,8 +43,7 @@ class Packed(fm.Method):
 
     @abstractmethod
     def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> fm.Tree:
-        """Return a `change` [d], float64, as tensors to send; `sizes` are the numbers of its entries, and `rng` serves
-        random rounding."""
+        """Return a `change` [d], float64, of entries with these `sizes` as tensors; `rng` serves random rounding."""
 
     @abstractmethod
     def restored(self, sent: fm.Tree, sizes: Sequence[int]) -> Tensor:
@@ -80,8 +79,7 @@ class Packed(fm.Method):
             others = {name: value for name, value in tree.items() if name not in names}
             remaining = {name: value for name, value in upload.items() if name != key}
             upload = remaining | ({key: others} if others else {}) | {entry: sent}
-            roles = ctx.task.roles
-            added_later = [roles[name] not in self.spec.sends[key].no_feedback for name in names]
+            added_later = [ctx.task.roles[name] not in self.spec.sends[key].no_feedback for name in names]
             if self.feedback and any(added_later):  # with nothing but this it would not begin from `client_init` again
                 sizes = torch.tensor([tree[name].numel() for name in names])
                 counts = torch.tensor(added_later).repeat_interleave(sizes)
@@ -91,12 +89,10 @@ class Packed(fm.Method):
     def _compressed(
         self, change: Tensor, like: Sequence[Tensor], entry: str, ctx: fm.ClientContext
     ) -> tuple[fm.Tree, Tensor]:
-        sizes, rng = [value.numel() for value in like], ctx.task.streams.numpy(entry, ctx.round, ctx.client)
-        sent = {
-            name: part.to(like[0].dtype) if part.is_floating_point() else part
-            for name, part in self.squeezed(change, sizes, rng).items()
-        }
-        return sent, (change - self.restored(sent, sizes)).to(like[0].dtype)
+        sizes, dtype = [value.numel() for value in like], like[0].dtype
+        parts = self.squeezed(change, sizes, ctx.task.streams.numpy(entry, ctx.round, ctx.client))
+        sent = {name: part.to(dtype) if part.is_floating_point() else part for name, part in parts.items()}
+        return sent, (change - self.restored(sent, sizes)).to(dtype)
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         server = super().server_init(ctx)
@@ -124,10 +120,8 @@ class Packed(fm.Method):
         names = [name for name in sent_names if name not in tree]
         sizes = [received[name].numel() for name in names]
         for name, part in zip(names, torch.split(self.restored(sent, sizes), sizes), strict=True):
-            received_entry, change = received[name], part.view(received[name].shape)
-            tree[name] = (received_entry.double() + change if self.spec.sends[key].form == "whole" else change).to(
-                received_entry.dtype
-            )
+            change, whole = part.view(received[name].shape), self.spec.sends[key].form == "whole"
+            tree[name] = (received[name].double() + change if whole else change).to(received[name].dtype)
         return self.packing_names.without(upload, key) | {key: {name: tree[name] for name in sent_names}}
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
@@ -183,9 +177,8 @@ class Int8(Packed):
         steps = torch.where(steps.double() * 127 < largest, torch.nextafter(steps, torch.tensor(torch.inf)), steps)
         steps_by_entry = _spread(steps, sizes)
         # floor(x + u) with u uniform in [0, 1) is x in the mean, so no residual needs to be kept
-        whole = torch.floor(
-            change / torch.where(steps_by_entry == 0, 1.0, steps_by_entry) + torch.from_numpy(rng.random(len(change)))
-        )
+        levels = change / torch.where(steps_by_entry == 0, 1.0, steps_by_entry)
+        whole = torch.floor(levels + torch.from_numpy(rng.random(len(change))))
         return {"levels": torch.nan_to_num(whole, 0.0).clamp(-127, 127).to(torch.int8), "steps": steps}
 
     def restored(self, sent: fm.Tree, sizes: Sequence[int]) -> Tensor:

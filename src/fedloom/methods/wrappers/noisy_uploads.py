@@ -22,15 +22,11 @@ if TYPE_CHECKING:
 class NoisyUploads(Mapping[int, fm.Record]):
     """The uploads of a round as the method may see them: class tables that are read client by client have noise, counts
     are ones, "samples" is 1. Averaged entries are zeros in their shape, with the client's own mask for class tables
-    (FedSSA reads it); their means come from `noisy`.
+    (FedSSA reads it); their means come from `noisy`. `drawn` clients count, and the run asks for the number `among`.
 
     With clients drawn by chance, every client of the federation has an upload if entries are read client by client,
     because the number of drawn clients has no noise. With a fixed number, tables are in random order: replacing a
-    client then changes one table, as the accountant assumes.
-
-    `sends` says how the server uses each entry, `drawn` which clients count; `among` is the number of clients that the
-    run asks for.
-    """
+    client then changes one table, as the accountant assumes."""
 
     def __init__(
         self,
@@ -67,12 +63,8 @@ class NoisyUploads(Mapping[int, fm.Record]):
         sender = self._senders[client]
         rows = self._cut_rows(sender, self._own_tables) if sender in self._counted else {}
         tables = {name: self._own_table(name, rows.get(name), client) for name in self._own_tables}
-        return {
-            "samples": 1,
-            **{name: self._blank(name, client) for name in self._trees + self._tables},
-            **ones,
-            **tables,
-        }
+        blanks = {name: self._blank(name, client) for name in self._trees + self._tables}
+        return {"samples": 1, **blanks, **ones, **tables}
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._clients)
@@ -104,8 +96,7 @@ class NoisyUploads(Mapping[int, fm.Record]):
         return mean if isinstance(first, dict) else mean[""]
 
     def _mean_tree(self, key: str, like: fm.Tree, rng: np.random.Generator) -> fm.Tree:
-        """Return the server's tree plus (sum of cut changes + noise) / m. Counters and frozen parameters stay as they
-        were."""
+        """Return the server's tree plus (sum of cut changes + noise) / m, without counters and frozen parameters."""
         reference = self._had(key, like)
         sums = {name: torch.zeros(reference[name].shape, dtype=torch.float64) for name in self._noised(like)}
         for client in self._counted:
@@ -126,11 +117,8 @@ class NoisyUploads(Mapping[int, fm.Record]):
             upload, square = self._uploads[client], 0.0
             for key in self._trees:
                 uploaded = _as_tree(upload[key])
-                reference = self._had(key, uploaded)
-                square += sum(
-                    float((uploaded[name].double() - reference[name].double()).square().sum())
-                    for name in self._noised(uploaded)
-                )
+                reference, noised = self._had(key, uploaded), self._noised(uploaded)
+                square += sum(float((uploaded[n].double() - reference[n].double()).square().sum()) for n in noised)
             self._scales[client] = _cut(self._options.clip, square)
         return self._scales[client]
 
@@ -143,13 +131,10 @@ class NoisyUploads(Mapping[int, fm.Record]):
         had = self._server.get(key)
         whole = isinstance(had, dict) and self._sends[key].form == "whole"
         server_tree: fm.Tree = cast(fm.Tree, had) if whole else {}
-        return {
-            name: server_tree[name] if name in server_tree else torch.zeros_like(value) for name, value in like.items()
-        }
+        return {n: server_tree[n] if n in server_tree else torch.zeros_like(value) for n, value in like.items()}
 
     def _mean_table(self, key: str, like: fm.ClassTable, rng: np.random.Generator) -> fm.ClassTable:
-        """Divide the sum of cut rows by the number of holders, both with noise. A class is held if that number rounds
-        to 1 or more."""
+        """Divide the sum of cut rows by the number of holders, both with noise; a class needs one holder, rounded."""
         rows, holders = torch.zeros_like(like.values, dtype=torch.float64), torch.zeros(like.held.shape).double()
         for client in self._counted:
             rows += self._cut_rows(client, self._tables)[key]
@@ -169,8 +154,7 @@ class NoisyUploads(Mapping[int, fm.Record]):
         return fm.ClassTable(values.to(like.values.dtype), torch.ones_like(like.held))
 
     def _cut_rows(self, client: int, keys: list[str]) -> dict[str, Tensor]:
-        """Cut the rows of a client's tables one by one to `row_clip`, then together to `table_clip`; 0 if not all are
-        finite."""
+        """Cut a client's rows one by one to `row_clip`, then together to `table_clip`; 0 if not all are finite."""
         rows = {key: cast(fm.ClassTable, self._uploads[client][key]).values.double() for key in keys}
         if not all(bool(values.isfinite().all()) for values in rows.values()):
             return {key: torch.zeros_like(values) for key, values in rows.items()}

@@ -210,12 +210,8 @@ class DP(fm.Method):
         return super().down(self._without_ledger(server), client, ctx)
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        among = ctx.participants or len(uploads)
-        drawn = (
-            set(self._drawn_by_chance(among, ctx))
-            if self.dp.sampling == "poisson" and ctx.participants
-            else set(uploads)
-        )
+        among, by_chance = ctx.participants or len(uploads), self.dp.sampling == "poisson" and ctx.participants
+        drawn = set(self._drawn_by_chance(among, ctx) if by_chance else uploads)
         round_ = NoisyUploads(self.dp, self.spec.sends, uploads, server, ctx, drawn, among)
         next_server = super().aggregate(self._without_ledger(server), round_, ctx)
         rounds, releases = (self.dp_names.entry(name) for name in _OWN)

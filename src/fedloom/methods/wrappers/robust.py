@@ -15,15 +15,7 @@ from torch import Tensor
 import fedloom.methods as fm
 from fedloom.core.records import Value, is_finite
 from fedloom.methods.contract.means import ByNumber
-from fedloom.methods.wrappers.robust_rules import (
-    bulyan,
-    geometric_median,
-    krum,
-    median,
-    multi_krum,
-    trimmed_mean,
-    trimmed_rows,
-)
+from fedloom.methods.wrappers import robust_rules
 from fedloom.methods.wrappers.wrapping import Changed, Selected, alone
 
 MEANS = ("median", "trimmed", "krum", "multikrum", "bulyan", "geomedian", "normbound")  # all wrappers of this file
@@ -184,8 +176,7 @@ def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
 def applied_by_number(
     rule: Callable[[Tensor], Tensor], trees: Sequence[fm.Tree], weights: Sequence[fm.Tree]
 ) -> fm.Tree:
-    """Apply a rule of coordinates to trees of equal shapes, each number over the trees whose `weights` at it are above
-    0; the result is 0 without any, and integer entries are the first's."""
+    """Apply a rule of coordinates to trees, each number over those whose `weights` at it are above 0; 0 without any."""
     first = trees[0]
     names = [name for name, value in first.items() if value.is_floating_point()]
     rows = torch.stack([flat(tree, names) for tree in trees])
@@ -249,17 +240,18 @@ def bounded(old: fm.Tree, new: fm.Tree, length: float) -> fm.Tree:
 class Median(Robust):
     """The median of each coordinate."""
 
-    word, by_coordinate, reduction = "median", True, staticmethod(median)
+    word, by_coordinate, reduction = "median", True, staticmethod(robust_rules.median)
 
 
 class Trimmed(Robust):
     """The mean of each coordinate without its extremes."""
 
-    word, by_coordinate, RuleOptions, reduction = "trimmed", True, TrimmedShare, staticmethod(trimmed_mean)
+    word, by_coordinate, RuleOptions = "trimmed", True, TrimmedShare
+    reduction = staticmethod(robust_rules.trimmed_mean)
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         share, diagnostics = self.robust.share, super().examine(tasks, participants)
-        if share and not trimmed_rows(participants, share):
+        if share and not robust_rules.trimmed_rows(participants, share):
             message = (
                 f"{self.word}_share = {share:g} of {participants} participants leaves nobody out: the mean is plain; "
                 "the two must multiply to 1 or more"
@@ -271,13 +263,13 @@ class Trimmed(Robust):
 class Krum(Robust):
     """The upload nearest to its neighbours."""
 
-    word, RuleOptions, reduction = "krum", Faulty, staticmethod(krum)
+    word, RuleOptions, reduction = "krum", Faulty, staticmethod(robust_rules.krum)
 
 
 class MultiKrum(Robust):
     """The mean of the uploads nearest to their neighbours."""
 
-    word, RuleOptions, reduction = "multikrum", Kept, staticmethod(multi_krum)
+    word, RuleOptions, reduction = "multikrum", Kept, staticmethod(robust_rules.multi_krum)
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         kept, most = self.robust.kept, participants - self.robust.faulty
@@ -293,13 +285,13 @@ class MultiKrum(Robust):
 class Bulyan(Robust):
     """The mean of values near the median, of the uploads that Krum picks."""
 
-    word, RuleOptions, reduction = "bulyan", BulyanFaulty, staticmethod(bulyan)
+    word, RuleOptions, reduction = "bulyan", BulyanFaulty, staticmethod(robust_rules.bulyan)
 
 
 class GeometricMedian(Robust):
     """The point with the least sum of distances."""
 
-    word, RuleOptions, reduction = "geomedian", Steps, staticmethod(geometric_median)
+    word, RuleOptions, reduction = "geomedian", Steps, staticmethod(robust_rules.geometric_median)
 
 
 def _register(kind: type[OverMeans]) -> None:

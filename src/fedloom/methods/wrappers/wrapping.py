@@ -57,8 +57,7 @@ def averaged(method: Method, wrapper: str) -> set[str]:
 
 
 def alone(base: type[Method], word: str, others: Collection[str], has: str, why: str) -> None:
-    """Raise `ConfigError` if `base` is in one of the wrappers `others`, which exclude each other: it `has` one, and
-    `word` `why`."""
+    """Raise `ConfigError` if `base` is in one of the wrappers `others`: it `has` one, and `word` `why`."""
     if set(base.wrappers) & (set(others) - {word}):
         raise ConfigError(f"{base.name()} has {has} already: {word} {why}; take one")
 
