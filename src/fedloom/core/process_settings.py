@@ -40,25 +40,20 @@ _FLOAT32_PRECISIONS = [  # parents first, because setting a parent sets its chil
 ]
 
 
-def _matmul_precision() -> str | None:
-    """Return None if the caller chose precisions by `fp32_precision` that this function cannot express."""
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:
+def _readable(read: Callable[[], Any]) -> Callable[[], Any]:
+    """Let an older setting read None if the caller chose precisions by `fp32_precision` that it cannot express."""
+
+    def value() -> Any:
+        with contextlib.suppress(RuntimeError):
+            return read()
         return None
+
+    return value
 
 
 def _set_matmul_precision(precision: str | None) -> None:
     if precision is not None:
         torch.set_float32_matmul_precision(precision)
-
-
-def _cudnn_tf32() -> bool | None:
-    """Return None if the caller chose precisions of single operators, which this older flag cannot express."""
-    try:
-        return torch._C._get_cudnn_allow_tf32()
-    except RuntimeError:
-        return None
 
 
 def _set_cudnn_tf32(allowed: bool | None) -> None:
@@ -107,8 +102,9 @@ def _all_settings() -> Iterator[Setting]:
     yield Setting("torch.set_default_dtype", torch.get_default_dtype, torch.set_default_dtype, torch.float32)
     yield Setting("torch.set_num_threads", torch.get_num_threads, torch.set_num_threads, 1, True)
     yield Setting("torch.set_flush_denormal", _flushes_denormals, torch.set_flush_denormal, False, True)
-    yield Setting("torch.set_float32_matmul_precision", _matmul_precision, _set_matmul_precision, "highest")
-    yield Setting("torch.backends.cudnn.allow_tf32", _cudnn_tf32, _set_cudnn_tf32, False)
+    precision, tf32 = map(_readable, (torch.get_float32_matmul_precision, torch._C._get_cudnn_allow_tf32))
+    yield Setting("torch.set_float32_matmul_precision", precision, _set_matmul_precision, "highest")
+    yield Setting("torch.backends.cudnn.allow_tf32", tf32, _set_cudnn_tf32, False)
     yield from _float32_precisions()
     yield Setting("torch.use_deterministic_algorithms", _deterministic_mode, _set_deterministic, (False, False))
     yield _attribute(deterministic, "torch.utils.deterministic", "fill_uninitialized_memory", True)

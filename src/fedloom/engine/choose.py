@@ -1,6 +1,7 @@
 """The choice of the engine: the config section `engine`, and the engine that it means on this machine."""
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -185,9 +186,8 @@ def _process_obstacle(worker: Worker) -> str | None:
     """Why clients cannot run in other processes; None if they can."""
     if not may_start_processes():
         return _DAEMONIC_PROCESS
-    local = metric_of_one_process(
-        {name: kind for evaluator in worker.evaluators.values() for name, kind in evaluator.metrics.items()}
-    )
+    metrics = (evaluator.metrics.items() for evaluator in worker.evaluators.values())
+    local = metric_of_one_process(dict(itertools.chain.from_iterable(metrics)))
     return None if local is None else f"{local}: other processes cannot send its state, so clients run in this one"
 
 

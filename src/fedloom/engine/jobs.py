@@ -55,10 +55,8 @@ def require_public(method: Method, scenario: Scenario) -> None:
             "training samples, e.g. 0.05, or to {source: name, its keys}"
         )
     if needed == "labels" and public.classes != scenario.class_names:
-        server_classes, client_classes = (
-            ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
-            for names in (public.classes, scenario.class_names)
-        )
+        classes = public.classes, scenario.class_names
+        server_classes, client_classes = (", ".join(n[:6]) + (", ..." if len(n) > 6 else "") for n in classes)
         raise ConfigError(
             f"scenario.public: {method.name()} uses the labels of the server's data, whose classes are "
             f"{server_classes}; the clients' are {client_classes}; take a source with the same classes"

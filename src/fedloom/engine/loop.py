@@ -48,19 +48,12 @@ _SORTED_BY_SIZE = 32  # last clients of a round, which start by size
 class Federation:
     """A running federation: the server's state, the clients' states, and the number of finished rounds.
 
-    A checkpoint holds these three alone, because everything random is derived from them and the seed.
-
-    Raises `ConfigError` if the method refuses the run.
+    A checkpoint holds these three alone (`server`, `states`, `round`), because everything random is derived from them
+    and the seed. Raises `ConfigError` if the method refuses the run.
 
     Attributes:
-        server: state of the server, a record.
-        sample_jobs: of each stage's last round, the job of the first participant of each architecture, by group.
-        states: states of the clients by id.
-        round: number of finished rounds.
-        clients_per_round: clients that are drawn for a round.
         methods: the method of each stage: of the rounds, and of an opening and a closing round if the run has them.
         initial_diagnostics: the method's reports before the first round.
-        train: training views of the clients, or of one client that has all samples (`Spec.pooled`).
         guard: if set, it tests every new server state before it is kept, and may leave uploads out.
         observer: if set, it looks at every round of the method. It changes nothing.
 
@@ -83,6 +76,7 @@ class Federation:
         nets: Sequence[FunctionalNet] = (),
     ) -> None:
         self.method, self.engine, self.tasks, self.scenario = method, engine, tasks, scenario
+        # views of the clients, or of one client that has all samples
         self.train = scenario.train.together() if method.spec.pooled else scenario.train
         self.clients_per_round = max(1, round(participation * scenario.clients))
         require_public(method, scenario)
@@ -95,14 +89,13 @@ class Federation:
         self.guard: Guard | None = None
         self.observer: RoundObserver | None = None
         self._drawn: tuple[int, tuple[int, ...]] = -1, ()  # the round and its participants
-        self.sample_jobs: dict[Stage, Mapping[int, Job]] = {}
+        self.sample_jobs: dict[Stage, Mapping[int, Job]] = {}  # of the last round: a job of each group of architectures
         with hooked(method, "server_init", 0):
             self.server: Record = method.server_init(self.server_context())
         self.states = ClientStates() if states is None else states
         # a partial of a function: a cached bound method would hold the federation, and that would hold the cache
-        self._class_counts = functools.lru_cache(_CACHED_CLIENTS)(
-            functools.partial(_class_counts, scenario, scenario.train)
-        )
+        counts = functools.partial(_class_counts, scenario, scenario.train)
+        self._class_counts = functools.lru_cache(_CACHED_CLIENTS)(counts)
 
     def task_of(self, client: int) -> Task:
         """Return the constant facts of the run for a client's architecture."""
@@ -120,8 +113,7 @@ class Federation:
         return ServerContext(task, round_, net, self.scenario.public, self._nets, self.clients_per_round, client, drawn)
 
     def participants(self, round_: int) -> list[int]:
-        """Return the clients that the method selects for a round, by id, without those that have no data. Raises
-        `ValueError` for ids that do not exist or occur twice."""
+        """Return the clients with data that the method selects for a round, by id. Raises `ValueError` for bad ids."""
         with hooked(self.method, "select", round_):
             selected = sorted(self.method.select(self.server, self.clients_per_round, self.context(round_)))
         if len(set(selected)) < len(selected) or not all(0 <= k < len(self.train) for k in selected):
@@ -144,18 +136,14 @@ class Federation:
             return self.method.client_init(ctx)
 
     def predictors(self, state: Record | None, client: int = -1) -> dict[str, Predictor]:
-        """Return the method's predictors after the present round, of a client's state or (None) of the server alone.
-        Raises `ServerError`."""
+        """Return the method's predictors after the present round, of a client's state or (None) of the server alone."""
         with hooked(self.method, "predictors", self.round, client):
             return self.method.predictors(self.server, state, self.server_context(client))
 
     def run_first_round(self, worker: Worker, job: Job) -> JobResult:
-        """Run a client's very first round here, on the samples of `job`, and return its result.
-
-        Its state can replace that of a client that keeps its state itself and has taken part before. Payloads such as
-        bare changes of weights need a state like that. Raises `ClientError` where a hook raises: the method may never
-        meet this round, so a caller makes a note of it.
-        """
+        """Run a client's very first round here, on the samples of `job`, and return its result. Its state can replace
+        that of a client that keeps its state itself and has taken part before. Raises `ClientError` where a hook
+        raises: the method may never meet this round, so a caller makes a note of it."""
         method, ctx, client = self.method, replace(job.ctx, round=1), job.ctx.client
         with hooked(method, "server_init", 0, client):
             server = method.server_init(self.context(0, client))
@@ -171,10 +159,7 @@ class Federation:
         return self.state_of(ctx) if state is None else state
 
     def job(self, client: int, round_: int, *, measured: bool = False) -> Job:
-        """Return one client's job in round `round_`, which counts from 1, or is 0 for an opening round.
-
-        measured: whether the gradients of terms are measured.
-        """
+        """Return one client's job in round `round_`, which counts from 1, or is 0 for an opening round."""
         ctx = self.client_context(client, round_)
         if self.method.spec.pooled:
             counts = _class_counts(self.scenario, self.train, client)
@@ -190,19 +175,13 @@ class Federation:
         return stage if stage in self.methods else "round"
 
     def tests(self, split: str, protocol: str | None = None) -> Iterator[EvalJob]:
-        """Yield the tests of the personal models of all clients, participants or not, after the present round.
-
-        split: "val" or "test". protocol: None takes the run's main one.
-        """
+        """Yield the tests of the personal models of all clients after the present round, on "val" or "test" data."""
         for client in range(self.scenario.clients):
             ctx = self.client_context(client, self.round)
             yield EvalJob(ctx, self.server, self._job_state(ctx), self.scenario.train.tensor(client), split, protocol)
 
     def server_tests(self, split: str, slices: int, protocol: str | None = None) -> Iterator[EvalJob]:
-        """Yield the tests of the server's model on a split, in slices of all samples, or (0) on each client's samples.
-
-        protocol: None takes the run's main one.
-        """
+        """Yield the tests of the server's model on a split, in slices of all samples, or (0) on each client's."""
         no_samples = torch.zeros(0, dtype=torch.int64)
         no_counts = torch.zeros(self.scenario.num_classes, dtype=torch.int64)
         # Ids below 0 stand for slices of all samples.
@@ -212,8 +191,7 @@ class Federation:
 
     def step(self) -> RoundReport:
         """Run the next round, with an opening round before the first and a closing round after the last, if the method
-        has them. Return its report. If no participant has data, the server's state stays. Nets on the server draw from
-        a stream of the round."""
+        has them, and return its report. If no participant has data, the server's state stays."""
         next_round = self.round + 1
         with self.tasks[0].streams.isolated("server", next_round):
             opening = self._run_with_all("opening", 0) if next_round == 1 else None
@@ -231,10 +209,10 @@ class Federation:
     def _run_round(self, method: Method, round_: int, drawn: Sequence[int]) -> RoundReport:
         """Run a round with the clients drawn for it: send, train, arrive, aggregate, observe, store."""
         started, self._drawn = time.perf_counter(), (round_, tuple(drawn))
-        ctx, observer = self.context(round_), self.observer if method is self.method else None
+        ctx, observed = self.context(round_), self.observer is not None and method is self.method
         attackers = frozenset[int]() if method.spec.pooled else frozenset(self.scenario.bad).intersection(drawn)
         # Send and train: the engine asks for each job when a client starts, and no client trains after this loop.
-        jobs = self._jobs(round_, drawn, attackers if observer is None else drawn)
+        jobs = self._jobs(round_, drawn, drawn if observed else attackers)
         by_client, bytes_up = dict[int, JobResult](), 0
         for result in self.engine.run(jobs):
             by_client[result.client] = result
@@ -249,27 +227,21 @@ class Federation:
             uploads = method.unpack(self.server, forged, functools.partial(self.context, round_))
         server, uploads = self._aggregate(method, uploads, ctx)
         aggregated = time.perf_counter()
-        diagnostics = self._observe(observer, method, ctx, server, jobs.payloads, uploads)
+        diagnostics = self._observe(method, ctx, server, jobs.payloads, uploads) if observed else []
         # Store: the new states, and the report.
-        observed, results = time.perf_counter(), [by_client[client] for client in uploads]
+        looked, results = time.perf_counter(), [by_client[client] for client in uploads]
         if by_client:
             self.server = server
             diagnostics += self._diagnostics(method, uploads, results, ctx)
         self._keep_states(results)
         with hooked(method, "figures", round_):
             figures = method.figures(self.server, ctx)
-        seconds = Seconds.of_round(started, arrived, aggregated, observed, time.perf_counter(), results)
+        seconds = Seconds.of_round(started, arrived, aggregated, looked, time.perf_counter(), results)
+        traffic = (0, 0) if method.spec.pooled else (bytes_up, jobs.bytes)
+        steps, samples = sum(result.steps for result in results), sum(result.samples for result in results)
+        terms, groups = round_report.mean_terms(results), self._samples_by_group(uploads)
         return RoundReport(
-            round_,
-            tuple(uploads),
-            *((0, 0) if method.spec.pooled else (bytes_up, jobs.bytes)),
-            round_report.mean_terms(results),
-            sum(result.steps for result in results),
-            sum(result.samples for result in results),
-            self._samples_by_group(uploads),
-            seconds,
-            diagnostics,
-            figures=figures,
+            round_, tuple(uploads), *traffic, terms, steps, samples, groups, seconds, diagnostics, figures=figures
         )
 
     def _jobs(self, round_: int, drawn: Sequence[int], kept: Container[int]) -> SentJobs:
@@ -296,23 +268,16 @@ class Federation:
         return self.engine.keep(server), accepted
 
     def _observe(
-        self,
-        observer: RoundObserver | None,
-        method: Method,
-        ctx: ServerContext,
-        after: Record,
-        payloads: Mapping[int, Record],
-        uploads: Uploads,
+        self, method: Method, ctx: ServerContext, after: Record, payloads: Mapping[int, Record], uploads: Uploads
     ) -> list[Diagnostic]:
-        """Let the observer look at the round, if there is one. It asks for jobs of clients that were not drawn, for
-        which a method may have none. Such a failure is a note."""
-        if observer is None or not uploads:
+        """Let the observer look at the round. It asks for jobs of all clients, and a method may have none: a note."""
+        if self.observer is None or method is not self.method or not uploads:
             return []
         samples = {client: len(self.train[client]) for client in range(len(self.train)) if len(self.train[client])}
         job = functools.partial(self.job, round_=ctx.round)
         with ctx.task.streams.isolated("observer", ctx.round):
             try:
-                observer.observe(ObservedRound(method, ctx, self.server, after, payloads, uploads, samples, job))
+                self.observer.observe(ObservedRound(method, ctx, self.server, after, payloads, uploads, samples, job))
             except ClientError as error:
                 return [Diagnostic("observer.failed", f"round {ctx.round} is not observed: {error}", float(ctx.round))]
         return []

@@ -228,8 +228,6 @@ class OnRay(Engine):
 
     def _tell(self, waiting: list[ClientContext]) -> None:
         who = "clients " + ", ".join(str(ctx.client) for ctx in waiting)
-        if waiting[0].client < 0:
-            who = "the test of the server's model"
-        self._note(
-            f"round {waiting[0].round} has waited {PATIENCE:.0f} s for {who}; `ray status` shows what the cluster does"
-        )
+        who = who if waiting[0].client >= 0 else "the test of the server's model"
+        waited = f"round {waiting[0].round} has waited {PATIENCE:.0f} s for {who}"
+        self._note(f"{waited}; `ray status` shows what the cluster does")

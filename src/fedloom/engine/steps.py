@@ -83,10 +83,7 @@ def add_statistics(
     classes: int,
 ) -> dict[str, Tree]:
     """Return the sums, empty at first, with a batch added; `values` gives a statistic's tensor [B, ...]."""
-    return {
-        name: statistic.add(sums[name], values(name, statistic), batch, classes)
-        for name, statistic in statistics.items()
-    }
+    return {name: of.add(sums[name], values(name, of), batch, classes) for name, of in statistics.items()}
 
 
 def pass_function(name: str, statistic: Statistic) -> Callable[[Net, Batch, Consts], Tensor]:

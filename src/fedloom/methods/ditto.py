@@ -30,10 +30,8 @@ class Ditto(fm.Method):
         return fm.Start(start.tree, {"received": shared})
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
-        return [
-            fm.Train(self.loss, ctx.task.local_epochs, nets=("shared",)),
-            fm.Train(self.own_loss, self.options.personal_epochs, nets=("own",)),
-        ]
+        shared = fm.Train(self.loss, ctx.task.local_epochs, nets=("shared",))
+        return [shared, fm.Train(self.own_loss, self.options.personal_epochs, nets=("own",))]
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
         return batch.mean(fm.cross_entropy(cast(fm.Bundle, net)["shared"](batch.x), batch.y))

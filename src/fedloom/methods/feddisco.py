@@ -40,9 +40,8 @@ class FedDisco(fm.Method):
         return payload | {"discrepancy": discrepancy(ctx.class_counts, self.options.distance)}, state
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        samples, distances = (
-            torch.tensor(fm.numbers_of(uploads, key), dtype=torch.float64) for key in ("samples", "discrepancy")
-        )
+        numbers = (fm.numbers_of(uploads, key) for key in ("samples", "discrepancy"))
+        samples, distances = (torch.tensor(values, dtype=torch.float64) for values in numbers)
         if self.options.normalised:
             distances = distances / distances.sum().clamp(min=1e-12)
         # a client whose labels are far from even can fall below 0 and is then left out

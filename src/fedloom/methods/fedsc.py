@@ -96,22 +96,17 @@ class FedSC(fm.Method):
         relational = relational_prototypes(local, self.options.neighbours, self.options.neighbour)
         weights = discrepancy_weights(counts)
         consistent = consistent_prototypes(relational, weights, self.options.consistent)
-        return {
-            "model": self.mean(uploads),
-            "relational": relational.to(torch.float32),
-            "consistent": consistent.to(torch.float32),
-        }
+        knowledge = {"relational": relational.to(torch.float32), "consistent": consistent.to(torch.float32)}
+        return {"model": self.mean(uploads), **knowledge}
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "relational" not in payload:
             return start
-        relational, consistent = (fm.get_table(payload, "relational"), fm.get_table(payload, "consistent"))
-        prototypes = {
-            "consistent": consistent.values,
-            "known": None if consistent.held.all() else consistent.held,
-            "weight": contrast.ramped(self.options.lambda_rpcl, ctx.round, self.options.rpcl_ramp, consistent.values),
-        }
+        relational, consistent = (fm.get_table(payload, name) for name in ("relational", "consistent"))
+        weight = contrast.ramped(self.options.lambda_rpcl, ctx.round, self.options.rpcl_ramp, consistent.values)
+        known = None if consistent.held.all() else consistent.held
+        prototypes = {"consistent": consistent.values, "known": known, "weight": weight}
         if self.options.positives == "self":
             holders, classes, width = relational.values.shape
             rows = relational.values.reshape(-1, width)
@@ -123,12 +118,10 @@ class FedSC(fm.Method):
         return fm.Start(start.tree, {"prototypes": made} | prototypes)
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
-        options = self.options
+        options, epochs = self.options, ctx.task.local_epochs
         over_all = options.scale == "dataset" and isinstance(start.consts.get("prototypes"), contrast.Prototypes)
         refresh = {"scale": fm.SampleMean(_distances)} if over_all else {}
-        return tables.training_with_class_means(
-            self.loss, ctx.task.local_epochs, options.prototypes_from, refresh=refresh
-        )
+        return tables.training_with_class_means(self.loss, epochs, options.prototypes_from, refresh=refresh)
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options = self.options
@@ -183,13 +176,9 @@ def cpdr(z: Tensor, batch: fm.Batch, consts: fm.Consts, norm: str) -> Tensor:
     class, a mean over the samples of a `batch` whose class is known."""
     consistent = None if consts["known"] is None else consts["known"][batch.y]
     difference = z - consts["consistent"][batch.y]
-    if norm == "l1":
-        distance = difference.abs().sum(1)
-    elif norm == "l2":
-        distance = difference.norm(dim=1)
-    else:
-        distance = difference.square().mean(1)
-    return batch.mean(distance, among=consistent)
+    if norm == "mse":
+        return batch.mean(difference.square().mean(1), among=consistent)
+    return batch.mean(difference.abs().sum(1) if norm == "l1" else difference.norm(dim=1), among=consistent)
 
 
 def prototypes_with_means(relational: fm.ClassTable) -> contrast.Prototypes:
@@ -206,9 +195,8 @@ def relational_prototypes(local: fm.ClassTable, neighbours: int, metric: str) ->
     compares cosines with the holders' mean (Eq. 7-8), the others compare prototypes (Table 5)."""
     if metric == "none":
         return local
-    return tables.merge_neighbours(
-        local, tables.nearest_holders(_client_distances(local, metric), local.held, neighbours)
-    )
+    nearest = tables.nearest_holders(_client_distances(local, metric), local.held, neighbours)
+    return tables.merge_neighbours(local, nearest)
 
 
 def angles(local: fm.ClassTable) -> Tensor:

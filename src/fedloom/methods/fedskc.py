@@ -230,10 +230,8 @@ def _as_released(options: FedSKC.Options) -> bool:
 
 def global_knowledge(local: fm.ClassTable, neighbours: int) -> fm.ClassTable:
     """c~ [C, C] from local knowledge [m, C, C], Eq. 1: rows merged with their M nearest, then the holders' mean."""
-    merged = tables.merge_neighbours(
-        local, tables.nearest_holders(tables.client_distances(local), local.held, neighbours)
-    )
-    return merged.mean_over_clients()
+    nearest = tables.nearest_holders(tables.client_distances(local), local.held, neighbours)
+    return tables.merge_neighbours(local, nearest).mean_over_clients()
 
 
 def aggregation_weights(local: fm.ClassTable, knowledge: fm.ClassTable, samples: Tensor, mode: str) -> Tensor:

@@ -91,12 +91,10 @@ class FedSSA(fm.Method):
         return diagnostics
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
-        task = ctx.task
-        rows = _rows(task.init, self.options.share_bias)
-        return {
-            "header": fm.ClassTable(rows, torch.ones(task.num_classes, dtype=torch.bool)),
-            "holds": torch.zeros(task.clients, task.num_classes, dtype=torch.bool),
-        }
+        clients, classes = ctx.task.clients, ctx.task.num_classes
+        rows = _rows(ctx.task.init, self.options.share_bias)
+        header = fm.ClassTable(rows, torch.ones(classes, dtype=torch.bool))
+        return {"header": header, "holds": torch.zeros(clients, classes, dtype=torch.bool)}
 
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         holds = client_row(server, "holds", client)

@@ -54,10 +54,8 @@ class PerFedAvg(fm.Method):
             return fm.Objective(ce, {"ce": ce})
         outer = gradients_at(net, moved, *pieces[1])
         # Hessian times vector by central differences, which needs two gradients and no second derivative
-        ahead, behind = (
-            gradients_at(net, {n: w + sign * options.delta * outer[n] for n, w in weights.items()}, *pieces[2])
-            for sign in (1, -1)
-        )
+        points = ({n: w + sign * options.delta * outer[n] for n, w in weights.items()} for sign in (1, -1))
+        ahead, behind = (gradients_at(net, point, *pieces[2]) for point in points)
         pull = [(w * (ahead[n] - behind[n])).sum() * (-options.alpha / (2 * options.delta)) for n, w in weights.items()]
         hessian = torch.stack(pull).sum()
         return fm.Objective(ce + hessian - hessian.detach(), {"ce": ce})  # the correction has a gradient and no value

@@ -73,11 +73,8 @@ class FunctionalNet:
     def __init__(self, net: Net) -> None:
         # a tree carries all other tensors, so the copy needs no memory for them
         constants = {id(buffer) for module in net.modules() for buffer in _non_persistent_buffers(module)}
-        placeholders = {
-            id(tensor): _placeholder(tensor)
-            for tensor in [*net.parameters(), *net.buffers()]
-            if id(tensor) not in constants
-        }
+        carried = [tensor for tensor in (*net.parameters(), *net.buffers()) if id(tensor) not in constants]
+        placeholders = {id(tensor): _placeholder(tensor) for tensor in carried}
         self._net = deep_copy(net, placeholders).eval()
         entries = [*self._net.named_parameters(), *self._net.named_buffers()]
         self._names = {name for name, _ in entries}  # a tensor under several names has the first of them

@@ -139,11 +139,8 @@ def check_trains(net: Net, x: Tensor, num_classes: int, batch_size: int, name: s
         snapshots.append(dict(plain_attributes(twin)))
         unused = _without_gradient(twin, output)
         _restore(twin, entries)
-    notes = {
-        **_state_notes(outputs, snapshots),
-        **_weight_notes(unused, unregistered_weights(net)),
-        **_evaluation_notes(twin, x),
-    }
+    notes = _state_notes(outputs, snapshots) | _weight_notes(unused, unregistered_weights(net))
+    notes |= _evaluation_notes(twin, x)
     return [ModelNote(code, f"model {name}{text}") for code, text in notes.items()]
 
 
@@ -268,8 +265,6 @@ def _plain_path(path: str) -> str:
 
 def is_foreign(net: Net) -> bool:
     """Return whether a net, or one in a bundle, is a user's. This library's own nets need no check."""
-    nets = [module for module in net.modules() if isinstance(module, Net)]
-    return any(
-        isinstance(member, Wrapped | HeadlessNet) or not type(member).__module__.startswith("fedloom.")
-        for member in nets
-    )
+    members = [module for module in net.modules() if isinstance(module, Net)]
+    is_own = [type(member).__module__.startswith("fedloom.") for member in members]
+    return not all(is_own) or any(isinstance(member, Wrapped | HeadlessNet) for member in members)

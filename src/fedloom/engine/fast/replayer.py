@@ -201,10 +201,8 @@ class Replayer(Stepper):
                 # the first step of an optimiser with moments differs from the others; augmented batches come one by one
                 if epoch.augmented or carried.kind_of_step(number + 1) != kind_of_step:
                     batches = 1
-                numbers = carried.numbers_of_steps(number, batches)
-                replay.add(
-                    kind.program, epoch, rows, batches, numbers, wanted=results is not None and results.wants(epoch)
-                )
+                numbers, wanted = carried.numbers_of_steps(number, batches), bool(results and results.wants(epoch))
+                replay.add(kind.program, epoch, rows, batches, numbers, wanted=wanted)
                 number += batches
             replay.end_epoch(epoch)
         return replay

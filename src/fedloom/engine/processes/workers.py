@@ -135,9 +135,8 @@ def start_worker(
         unfinished.callback(parent_end.close)
         unfinished.callback(child_end.close)
         inherited = [parent_end, *siblings] if context.get_start_method() == "fork" else []
-        process = context.Process(
-            target=WorkerProcess(child_end, inherited, worker, tasks, orders, memory, stack).serve, daemon=True
-        )
+        child = WorkerProcess(child_end, inherited, worker, tasks, orders, memory, stack)
+        process = context.Process(target=child.serve, daemon=True)
         with block_interrupts(spawn=context.get_start_method() == "spawn"):
             process.start()
         unfinished.pop_all()

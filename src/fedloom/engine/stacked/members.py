@@ -144,10 +144,8 @@ def collect_statistics(
     for step in range(max(len(batches) for batches in parts)):
         active = sum(len(batches) > step for batches in parts)
         batch = batch_of(worker, [batches[step] for batches in parts[:active]])
-        fresh = torch.vmap(added, in_dims=(0, 0, 0, dims(batch)))(
-            first_rows(sums, active), consts.first(active), {n: v[:active] for n, v in tree.items()}, batch
-        )
-        put_rows(sums, fresh)
+        arguments = first_rows(sums, active), consts.first(active), {n: v[:active] for n, v in tree.items()}, batch
+        put_rows(sums, torch.vmap(added, in_dims=(0, 0, 0, dims(batch)))(*arguments))
     for row, client in enumerate(clients):
         results = to_device({n: statistic.result(row_of(sums[n], row)) for n, statistic in statistics.items()}, CPU)
         client.learned(results)
@@ -169,12 +167,10 @@ def stacked_trees(trees: Sequence[Tree], device: torch.device) -> Tree:
     first, count = trees[0], len(trees)
     stacked = {}
     for name, value in first.items():
-        common = all(tree[name].data_ptr() == value.data_ptr() for tree in trees)
-        stacked[name] = (
-            value.to(device).expand(count, *value.shape)
-            if common
-            else torch.stack([tree[name] for tree in trees]).to(device)
-        )
+        if all(tree[name].data_ptr() == value.data_ptr() for tree in trees):
+            stacked[name] = value.to(device).expand(count, *value.shape)
+        else:
+            stacked[name] = torch.stack([tree[name] for tree in trees]).to(device)
     return stacked
 
 

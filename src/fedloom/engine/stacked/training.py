@@ -17,16 +17,7 @@ from fedloom.engine.jobs import Client
 from fedloom.engine.keys import is_common, to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.round_report import gradient_norms
-from fedloom.engine.stacked.members import (
-    Stacked,
-    StackedNet,
-    batch_of,
-    collect_statistics,
-    dims,
-    first_rows,
-    put_rows,
-    row_of,
-)
+from fedloom.engine.stacked import members
 from fedloom.engine.steps import add_statistics, objective, tap_of, trainable_names, update
 from fedloom.methods.contract.phases import Batch, Objective, Train
 
@@ -39,7 +30,7 @@ class StackedTraining:
     def __init__(
         self,
         worker: Worker,
-        net: StackedNet,
+        net: members.StackedNet,
         phase: Train,
         clients: list[Client],
         tree: Tree,
@@ -55,7 +46,7 @@ class StackedTraining:
                 self.tree[name] = tree[name].clone(memory_format=torch.contiguous_format)
         specs = [phase.spec_of(name, worker.local_training.optimizer) for name in self.trainable]
         self.optimizer = Optimizer(specs, [self.tree[name] for name in self.trainable], ctx.round)
-        self.consts = Stacked.of(clients, worker.device)
+        self.consts = members.Stacked.of(clients, worker.device)
         self.terms: dict[str, Tensor] = {}
         self.sums: dict[str, Tree] = {name: {} for name in phase.collect}
 
@@ -72,8 +63,8 @@ class StackedTraining:
             # equally many batches for all, if refreshed
             refreshed = bool(phase.refresh) and number % (lengths[0] // phase.epochs) == 0
             if refreshed:
-                collect_statistics(worker, self.net, phase.refresh, phase, clients, self.tree)
-                self.consts = Stacked.of(clients, worker.device)
+                members.collect_statistics(worker, self.net, phase.refresh, phase, clients, self.tree)
+                self.consts = members.Stacked.of(clients, worker.device)
             if refreshed or not number:
                 worker.set_modes(self.net.module, phase, self.roles)
                 fast = None if self.fast is None else self.fast.steps_of(self)
@@ -85,7 +76,7 @@ class StackedTraining:
             result: tuple[Mapping[str, Tensor], Batch] | None = taken
             if result is None:
                 draws = [client.draws for client in clients[:active]]
-                batch = batch_of(worker, [parts[number] for parts in batches[:active]], draws)
+                batch = members.batch_of(worker, [parts[number] for parts in batches[:active]], draws)
                 out = self.step(batch, self.narrowed(active), measured)
                 if any(last_epoch):
                     counted = None if all(last_epoch) else torch.tensor(last_epoch, device=batch.y.device)
@@ -107,7 +98,7 @@ class StackedTraining:
     def trial(self) -> tuple[Objective, Sequence[Tensor]]:
         """Return the objective and the gradients of a first step, and change nothing."""
         size = self.worker.local_training.batch_size
-        batch = batch_of(self.worker, [orders[0][:size] for orders in self.orders])
+        batch = members.batch_of(self.worker, [orders[0][:size] for orders in self.orders])
         entries = self.tree | {name: self.tree[name].clone() for name in self.buffers}
         entries |= {name: self.tree[name].detach().requires_grad_() for name in self.trainable}
         return self._loss_and_gradients(entries, self.consts.stacked, batch, keep_graph=False)
@@ -152,7 +143,7 @@ class StackedTraining:
             out = self.net.call(objective, tree, batch, consts.of_one(private), phase)
             return out.total, dict(out.terms), dict(out.taps)
 
-        out = Objective(*torch.vmap(of_client, in_dims=(0, 0, dims(batch)))(entries, private, batch))
+        out = Objective(*torch.vmap(of_client, in_dims=(0, 0, members.dims(batch)))(entries, private, batch))
         parameters, retained = [entries[name] for name in self.trainable], keep_graph or None
         # the gradients of the sum over clients are those of each
         gradients = torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
@@ -209,14 +200,13 @@ class StackedTraining:
             return add_statistics(statistics, sums, tap_of(taps), batch, self.classes)
 
         tapped = {str(s.of): taps[str(s.of)].detach() for s in statistics.values()}
-        sums = first_rows(self.sums, len(last_epoch))
-        put_rows(self.sums, torch.vmap(added, in_dims=(0, 0, dims(batch)))(sums, tapped, batch))
+        sums = members.first_rows(self.sums, len(last_epoch))
+        members.put_rows(self.sums, torch.vmap(added, in_dims=(0, 0, members.dims(batch)))(sums, tapped, batch))
 
     def _settle(self, batches: Sequence[Sequence[Tensor]]) -> None:
         named = {name: totals.tolist() for name, totals in self.terms.items()}
         for row, (client, parts) in enumerate(zip(self.clients, batches, strict=True)):
             means = {name: totals[row] / (len(parts) // self.phase.epochs) for name, totals in named.items()}
-            collected = {
-                name: statistic.result(row_of(self.sums[name], row)) for name, statistic in self.phase.collect.items()
-            }
+            statistics = self.phase.collect.items()
+            collected = {name: statistic.result(members.row_of(self.sums[name], row)) for name, statistic in statistics}
             client.trained(means, to_device(collected, CPU), len(parts), sum(part.numel() for part in parts))

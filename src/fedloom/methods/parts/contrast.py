@@ -155,9 +155,8 @@ def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: A
     sum over the class's pool of exp(s / tau)), s the `scaled_similarities`. Others are finite and without meaning."""
     prototypes: Prototypes = consts["prototypes"]
     members = batch.y.unsqueeze(1) if prototypes.members is None else prototypes.members[batch.y]
-    bias, pool, defined = (
-        None if t is None else t[batch.y] for t in (prototypes.bias, prototypes.pool, prototypes.defined)
-    )
+    optional = prototypes.bias, prototypes.pool, prototypes.defined
+    bias, pool, defined = (None if tensor is None else tensor[batch.y] for tensor in optional)
     if options.scale == "batch" and not options.detach_scale:  # U has a gradient, too
         losses, *_ = contrast_of(scaled_similarities(z, batch, consts, options), members, bias, pool)
         return losses, defined

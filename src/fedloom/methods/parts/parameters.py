@@ -113,10 +113,8 @@ class FedOpt(fm.Method, ABC):
         # a pseudo-gradient with the sign of descent: from the old weights to the mean
         change = fm.combine([parameters(mean, ctx.task), old_parameters], [1, -1])
         m = fm.combine([fm.get_tree(server, "m"), change], [options.beta1, 1 - options.beta1])
-        v = {
-            name: self.second_moment(last.double(), change[name].double().square()).to(last.dtype)
-            for name, last in fm.get_tree(server, "v").items()
-        }
+        last_v, squares = fm.get_tree(server, "v"), {name: value.double().square() for name, value in change.items()}
+        v = {name: self.second_moment(last.double(), squares[name]).to(last.dtype) for name, last in last_v.items()}
         step = {name: m[name].double() / (v[name].double().sqrt() + options.tau) for name in m}
         rate = options.server_lr * self.scale(ctx.round)
         moved = {name: (value.double() + rate * step[name]).to(value.dtype) for name, value in old_parameters.items()}

@@ -159,10 +159,8 @@ class NoisyUploads(Mapping[int, fm.Record]):
         if not all(bool(values.isfinite().all()) for values in rows.values()):
             return {key: torch.zeros_like(values) for key, values in rows.items()}
         if (longest := self._options.row_clip) is not None:
-            rows = {
-                key: values * (longest / values.norm(dim=-1, keepdim=True).clamp(min=1e-300)).clamp(max=1)
-                for key, values in rows.items()
-            }
+            lengths = {key: values.norm(dim=-1, keepdim=True).clamp(min=1e-300) for key, values in rows.items()}
+            rows = {key: values * (longest / lengths[key]).clamp(max=1) for key, values in rows.items()}
         scale = _cut(self._options.table_clip, sum(float(values.square().sum()) for values in rows.values()))
         return {key: scale * values for key, values in rows.items()}
 

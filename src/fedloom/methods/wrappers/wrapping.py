@@ -73,10 +73,8 @@ def wrapped(
     `options` join the base's with `word_` in front, and so do its `presets`."""
     if issubclass(base, mixin):
         raise ConfigError(f"{base.name()} has {word} already: a method takes a wrapper once")
-    prefix, wrapper_presets = f"{word}_", presets or {}
-    fields: dict[str, Any] = {
-        prefix + name: (field.annotation, copy(field)) for name, field in options.model_fields.items()
-    }
+    prefix, wrapper_presets, own_fields = f"{word}_", presets or {}, options.model_fields.items()
+    fields: dict[str, Any] = {prefix + name: (field.annotation, copy(field)) for name, field in own_fields}
     title = f"{base.__name__}{word.upper()}"
     combined_options = create_model(f"{title}Options", __base__=base.Options, **fields)
     body = {
