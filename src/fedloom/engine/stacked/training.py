@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+import fedloom.engine.stacked.members as members
 from fedloom.core.trees import Tree
 from fedloom.engine.client import CPU, Worker
 from fedloom.engine.jobs import Client
 from fedloom.engine.keys import is_common, to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.round_report import gradient_norms
-from fedloom.engine.stacked import members
 from fedloom.engine.steps import add_statistics, objective, tap_of, trainable_names, update
 from fedloom.methods.contract.phases import Batch, Objective, Train
 
