@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from fedloom.nets.user_model import wrap
     from fedloom.results.comparison import Comparison
     from fedloom.results.result import Result
-    from fedloom.runs.callbacks import Callback
+    from fedloom.runs.callbacks import Callback, EarlyStopping
     from fedloom.runs.config.keywords import scenario
-    from fedloom.runs.config.table_audit import audit
-    from fedloom.runs.early_stopping import EarlyStopping
+    from fedloom.runs.config.table_keys import audit
     from fedloom.runs.export.evaluation import evaluate
     from fedloom.runs.export.trained import load
     from fedloom.study import Study
@@ -37,7 +36,7 @@ _HOMES = {
     "run": "fedloom.api",
     "scenario": "fedloom.runs.config.keywords",
     "advise": "fedloom.api",
-    "audit": "fedloom.runs.config.table_audit",
+    "audit": "fedloom.runs.config.table_keys",
     "diagnose": "fedloom.api",
     "inspect": "fedloom.api",
     "read": "fedloom.api",
@@ -54,7 +53,7 @@ _HOMES = {
     "Net": "fedloom.nets.net",
     "Callback": "fedloom.runs.callbacks",
     "Comparison": "fedloom.results.comparison",
-    "EarlyStopping": "fedloom.runs.early_stopping",
+    "EarlyStopping": "fedloom.runs.callbacks",
     "wrap": "fedloom.nets.user_model",
     "Result": "fedloom.results.result",
     "evaluate": "fedloom.runs.export.evaluation",

@@ -13,9 +13,8 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.results.result import Result
 from fedloom.runs import run as run_module
-from fedloom.runs.callbacks import Callback, CallbackMeasures
+from fedloom.runs.callbacks import Callback, CallbackMeasures, EarlyStopping
 from fedloom.runs.config.run_config import parse
-from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.run import run
 from fedloom.runs.storage.log import new_row
 from fedloom.runs.studies.plan import parse_study

@@ -217,7 +217,7 @@ def inspect(
         if out is not None:
             raise ConfigError(f"--out {out}: an audit has no picture; leave it out, or take --json")
         from fedloom.data.findings import print_findings
-        from fedloom.runs.config import table_audit
+        from fedloom.runs.config import table_keys as table_audit
 
         findings = table_audit.audit(config, label, owner, shared.overrides_with_options(overrides, seed=seed))
         if as_json:

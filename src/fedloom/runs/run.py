@@ -18,11 +18,10 @@ from fedloom.engine.device import device_name, device_note, device_settings
 from fedloom.engine.states import ClientStates
 from fedloom.evaluation.own_metrics import own_sources
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.runs.callbacks import Callback, CallbackMeasures, check_reason, copy_weights
+from fedloom.runs.callbacks import Callback, CallbackMeasures, EarlyStopping, check_reason, copy_weights
 from fedloom.runs.client_models import ClientModelKeeper
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.drift.observer import RunDrift
-from fedloom.runs.early_stopping import EarlyStopping
+from fedloom.runs.drift.decomposition import RunDrift
 from fedloom.runs.export.run_at_checkpoint import Memory
 from fedloom.runs.newcomers import NewcomerTests, newcomer_notes
 from fedloom.runs.protocol_tests import ProtocolTests, training_rows

@@ -9,8 +9,7 @@ from torch import nn
 from fedloom.methods import METHODS
 from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.nets.net import Net
-from fedloom.runs.drift.decomposition import Decomposition, _Parts
-from fedloom.runs.drift.observer import DriftObserver
+from fedloom.runs.drift.decomposition import Decomposition, DriftObserver, _Parts
 from support import CLASSES, WIDTH, Tiny, TinyBN, TinyDropout, alike, configured, handmade, mixed, sampled, world
 
 LABELS = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1, 3]]

@@ -7,7 +7,7 @@ import pytest
 import fedloom as fl
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.runs.config.run_config import parse
-from fedloom.runs.drift.observer import RunDrift
+from fedloom.runs.drift.decomposition import RunDrift
 from fedloom.runs.run import run
 from fedloom.runs.storage.log import DriftLog
 from support import configured, same_bits, world

@@ -13,8 +13,8 @@ import pytest
 
 from die_once import FullDisk
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.runs.callbacks import EarlyStopping
 from fedloom.runs.config.run_config import parse
-from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.studies.live_progress import Event
 from fedloom.runs.studies.run_study import compare
 from fedloom.runs.studies.side_by_side import _HandOut
