@@ -34,9 +34,7 @@ def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence
 
 def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapping[str, str]]]) -> None:
     """Print names with facts: one column per fact if they fit, otherwise one block of text per name.
-
-    noun: heading of the names. items: names, and facts by heading, equal for all; the first fact may wrap.
-    """
+    noun: heading of the names. items: names, and facts by heading, equal for all; the first fact may wrap."""
     columns = [noun, *items[0][1]]
     wide = Table(box=SIMPLE_HEAD, header_style="bold")
     rows = [[name, *facts.values()] for name, facts in items]

@@ -1,11 +1,9 @@
 """A trial of methods on the user's own scenario: successive halving on validation data, and a final on fresh seeds.
-
 Every rung is a set of whole runs of some rounds, because many methods end with a special step (a head fitted after the
 last round) that a truncated run would lack. The better third of a rung continues (Jamieson and Talwalkar, AISTATS 2016,
 arXiv 1502.07943, keep half; a third is the factor of Hyperband, arXiv 1603.06560). All runs of a rung end before any is
 dropped, so the order of methods does not matter. Optuna's pruner decides as trials arrive and could never drop the
-first ones.
-"""
+first ones."""
 
 import contextlib
 import math
@@ -54,13 +52,11 @@ class Rung:
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
     """The outcome of a trial.
-
     reference: the method that a gain has to exceed. rungs: the scores on the config's seed, from the shortest runs to
     the longest. finals: validation values on the fresh `seeds`, by arm: the best arm of the other methods, if there is
     one, then the best arm of the reference. difference: of the final, above zero if the other method is better; None if
     the reference alone was tried, or a run of the final diverged. runs: number of runs. criterion: the metric of all
-    values, `evaluation.select_by` of the config.
-    """
+    values, `evaluation.select_by` of the config."""
 
     reference: str
     rungs: tuple[Rung, ...]
@@ -150,12 +146,10 @@ def run_trial(
     show: Show = silent,
 ) -> TrialOutcome:
     """Try methods on the user's scenario; validation data alone decide.
-
     config: rounds are those of the final; the learning rate is the middle one of three that every method tries.
     reference: the method that a gain has to exceed; it always reaches the final. needs: resolved. out: folder of the
     runs, which are resumed; None keeps nothing on disk. jobs: processes at a time; more than one needs `out` and no
-    scenario. show: gives, for the configs of a rung, the listener that shows their progress.
-    """
+    scenario. show: gives, for the configs of a rung, the listener that shows their progress."""
     refuse_without_validation(config, "a trial")
     if config.rounds < FACTOR:
         raise ConfigError(

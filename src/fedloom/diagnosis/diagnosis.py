@@ -140,10 +140,8 @@ def diagnose_scenario(
     scenario: Scenario, net: Net | None = None, trained: Net | None = None, seed: int = 0, notes: tuple[str, ...] = ()
 ) -> Diagnosis:
     """Diagnose the skew of a scenario's training data. Raises `ConfigError` if no client has samples.
-
     net: the network with its first weights, whose features are compared; None compares labels alone. trained: the
-    network with the weights of a finished run. seed: of random dealings. notes: known reasons for missing values.
-    """
+    network with the weights of a finished run. seed: of random dealings. notes: known reasons for missing values."""
     if scenario.remote:
         raise ConfigError(
             f"{scenario.name}: its data lie on nodes; diagnose each node's data there, or pass class counts"

@@ -1,7 +1,5 @@
 """The measured evidence of advice (rules, rows of committed studies, traits of methods), and the needs of a federation.
-
-`python -m benchmarks advice` writes rules.json; do not edit it.
-"""
+`python -m benchmarks advice` writes rules.json; do not edit it."""
 
 import functools
 import json
@@ -49,9 +47,7 @@ class Needs(Section):
 
     def resolved(self, config: RunConfig) -> "Needs":
         """Return the needs with goal and networks as the config says where they are null.
-
-        Raises `ConfigError` for a protocol that is neither of a global nor of a personal model.
-        """
+        Raises `ConfigError` for a protocol that is neither of a global nor of a personal model."""
         model = config.evaluation.protocol.partition("/")[0]
         if self.goal is None and model not in GOALS:
             raise ConfigError(
@@ -91,11 +87,9 @@ def read_needs(values: Mapping[str, Any]) -> Needs:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """A setting of a committed study that resembles the user's data, and why.
-
     setting: name, title, files and page of the setting, its baseline, and `rows`, one for each measured method. The
     points of a row are its mean difference from the baseline, highest first; None, and last, if a run diverged. why:
-    the property of the user's data that led here, in words.
-    """
+    the property of the user's data that led here, in words."""
 
     setting: Mapping[str, Any]
     why: str

@@ -57,13 +57,9 @@ class FeatureProfile:
 
 
 def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0) -> FeatureProfile:
-    """Profile the features that a net with the weights `tree` has of the clients' training samples.
-
-    It pools features of people, so it is for simulations, or for data that belong to one owner. seed: of the random
-    dealings and folds.
-
-    Raises `ConfigError` for a net without features, or whose features are not finite, or no client with samples.
-    """
+    """Profile the features that a net with the weights `tree` has of the clients' training samples. It pools features
+    of people, so it is for simulations, or for data that belong to one owner. seed: of the random dealings and folds.
+    Raises `ConfigError` for a net without features, or whose features are not finite, or no client with samples."""
     if not net.classifier_block:
         raise ConfigError("this model has no head, so it has no features: profile its labels alone")
     owners = np.flatnonzero(scenario.train.sizes)
@@ -88,9 +84,7 @@ def feature_profile(
     features: Floats, labels: Labels, clients: Labels, ids: Sequence[int], seed: int = 0
 ) -> FeatureProfile:
     """Profile features [n, d] with labels [n] of clients [n] that are numbered from 0 to K - 1.
-
-    clients: the position of each sample's client in `ids`. seed: of the random dealings and folds.
-    """
+    clients: the position of each sample's client in `ids`. seed: of the random dealings and folds."""
     spread = features.std(0)
     scaled = (features - features.mean(0)) / np.where(spread > 0, spread, 1)
     reduced = scaled

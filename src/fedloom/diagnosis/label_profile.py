@@ -1,7 +1,5 @@
 """Label skew, quantity skew and the long tail, from class counts alone.
-
-Distances between label distributions lie in [0, 1]: 0 for equal distributions, 1 for those without a common class.
-"""
+Distances between label distributions lie in [0, 1]: 0 for equal distributions, 1 for those without a common class."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -30,10 +28,8 @@ def shares_of(counts: Counts) -> Floats:
 
 def distance(kind: Distance, first: Floats, second: Floats) -> Floats:
     """Return the distances [...] of distributions [..., C] that broadcast.
-
     total_variation: 1/2 sum |p - q|. jensen_shannon: the root of the Jensen-Shannon divergence with base 2. hellinger:
-    the root of 1 - sum sqrt(p q), as in arXiv 2503.17070. first: p. second: q.
-    """
+    the root of 1 - sum sqrt(p q), as in arXiv 2503.17070. first: p. second: q."""
     if kind == "total_variation":
         return total_variation(first, second)
     if kind == "hellinger":

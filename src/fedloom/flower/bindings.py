@@ -1,8 +1,6 @@
 """Which node may join as a client: its key and disk are bound when it first joins, in a file of the run's folder.
-
 The SuperLink has checked the node's key, whose fingerprint is the one that `ssh-keygen -lf` prints. A random token
-identifies the disk. A node with another key or disk is refused until the administrator admits it.
-"""
+identifies the disk. A node with another key or disk is refused until the administrator admits it."""
 
 import base64
 import contextlib
@@ -80,10 +78,8 @@ FILE = _BindingsFile.FILE
 
 class NodeBindings:
     """The bindings of one run. keys: folder with the clients' public keys, which are bound from the start.
-
     Nothing is written before `begin`, so a server that cannot begin leaves the folder as it was. Afterwards the file
-    decides, because the administrator can change it while the server runs.
-    """
+    decides, because the administrator can change it while the server runs."""
 
     def __init__(self, out: Path | None, keys: Path | None = None) -> None:
         self._out, self._begun = out, False
@@ -184,9 +180,7 @@ def read_bindings(out: Path) -> dict[int, Binding]:
 
 def admit(out: Path, client: int, key: str | None = None) -> None:
     """Let another key or disk join as a `client` of the run in `out`, also while its server runs.
-
-    key: a fingerprint, or the file of a public key; None admits the next node that joins as this client.
-    """
+    key: a fingerprint, or the file of a public key; None admits the next node that joins as this client."""
     if not (out / FILE).is_file():
         raise RunFolderError(f"{out}: it has no {FILE}; name the folder of a run over Flower, on its server")
     fingerprint = key

@@ -1,8 +1,6 @@
 """Certificates and keys of a federation: creating them, and checking them with OpenSSL, which Flower also uses.
-
-ca.crt and ca.key sign; server.crt and server.key are the server's; node-000000 and node-000000.pub are a node's.
-A federation that has its own certificate authority only needs the nodes' keys.
-"""
+ca.crt and ca.key sign; server.crt and server.key are the server's; node-000000 and node-000000.pub are a node's. A
+federation that has its own certificate authority only needs the nodes' keys."""
 
 import ipaddress
 import ssl

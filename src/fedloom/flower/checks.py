@@ -1,13 +1,10 @@
 """Checks of the facts in replies, of the sizes of uploads, and of every new server state.
-
 A fact is checked against the request, or against a bound if the server cannot know the value. A state is valid if all
 its values are finite and below `LARGEST`, and if no entry changes much further than in any accepted round before.
-
 An upload has several L2 norms: of the change of a tree since the payload, for body, head and batch norm separately; of
 every row of a class table; of every tensor and number. The reference is the median over the round's clients, or the
 largest such median of the run so far: changes become tiny when training converges, and a client that still learns must
-not be refused for it. A client with more samples than the median client takes more steps, so its limit is larger.
-"""
+not be refused for it. A client with more samples than the median client takes more steps, so its limit is larger."""
 
 import math
 import statistics
@@ -41,10 +38,8 @@ _Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def check_trained(trained: JobResult, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
-    """Raise `MessageError` for facts next to an upload that the job cannot have produced.
-
-    measured: the job asked for gradient norms. passes: samples that a rehearsal processed, over its training samples.
-    """
+    """Raise `MessageError` for facts next to an upload that the job cannot have produced. measured: the job asked for
+    gradient norms. passes: samples that a rehearsal processed, over its training samples."""
     for kind, values in (("term", trained.terms), ("norm", trained.norms)):
         unknown = next((name for name in values if name not in terms and name != CE), None)
         if unknown is not None:
@@ -79,9 +74,8 @@ def check_scored(
     samples: int,
 ) -> dict[str, MetricStates]:
     """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
-
-    adapted: samples that adapting processed. total: the client's test samples, if known. samples: its training samples.
-    """
+    adapted: samples that adapting processed. total: the client's test samples, if known. samples: its training
+    samples."""
     if tested.keys() != set(predictors):
         raise MessageError(
             f"it has results of {', '.join(sorted(tested))[:200] or 'nothing'}; asked for "
@@ -105,9 +99,7 @@ def check_scored(
 
 def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto"]) -> dict[int, str]:
     """Return the clients that claim too large a share of all samples (`counts`, by client), with the reason.
-
-    Fewer than four clients are not compared, and twice an equal share is always allowed.
-    """
+    Fewer than four clients are not compared, and twice an equal share is always allowed."""
     remaining, refused = dict(counts), dict[int, str]()
     while len(remaining) >= FEWEST:
         share = min(_LARGEST_SHARE, 2 / math.sqrt(len(remaining))) if max_share == "auto" else max_share
@@ -174,10 +166,8 @@ def _norm(tensor: Tensor) -> float:
 
 class References(Stored):
     """The usual sizes of a run, which judge new ones. They are stored, so a restarted server judges as before.
-
     items: the largest median of each norm of uploads. steps: the largest accepted change (L2) of each entry of the
-    server's state.
-    """
+    server's state."""
 
     FILE = "flower-references.json"
     ADVICE = "delete it, and the run continues with new references for its bounds"
@@ -193,10 +183,8 @@ class References(Stored):
         max_ratio: float,
     ) -> dict[int, tuple[float, str]]:
         """Return the clients whose uploads are too large: how many times its limit the worst norm is, and the reason.
-
         Medians larger than those so far update `items`. A norm that fewer than `FEWEST` clients have is compared with
-        the largest median so far, if there is one. norms, samples: by client. sends: the method's declaration.
-        """
+        the largest median so far, if there is one. norms, samples: by client. sends: the method's declaration."""
         excesses: dict[int, tuple[float, str]] = {}
         median_samples = statistics.median(samples[client] for client in norms) if norms else 1
         for key in dict.fromkeys(norm.key for client_norms in norms.values() for norm in client_norms):

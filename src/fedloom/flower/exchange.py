@@ -76,9 +76,7 @@ class Pauses:
 
 class Exchange:
     """Sends the jobs of a round and collects the replies.
-
-    note: called with reports on lost, late and missing clients. on_poll: called after every look at the nodes.
-    """
+    note: called with reports on lost, late and missing clients. on_poll: called after every look at the nodes."""
 
     def __init__(
         self,
@@ -96,10 +94,8 @@ class Exchange:
 
     def replies(self, jobs: Mapping[int, AnyJob], upload_limit: int) -> Iterator[tuple[int, Message | str]]:
         """Yield the replies to `jobs`, by client, as they arrive, until all are there or the time is over.
-
         Text instead of a message says why a reply is lost; its request was sent twice. upload_limit: bytes that a reply
-        may have in addition to small facts.
-        """
+        may have in addition to small facts."""
         if not jobs:
             return
         seconds, job = self._config.round_timeout, next(iter(jobs.values()))
@@ -194,9 +190,7 @@ class Exchange:
 
 def facts_limit(evaluator: Evaluator, tests: int | None = None) -> int:
     """Return how many characters the facts of a reply with some `tests` (None: one per predictor) may have.
-
-    The states of its metrics need as many at most. Raises `ConfigError` if that is more than the server reads.
-    """
+    The states of its metrics need as many at most. Raises `ConfigError` if that is more than the server reads."""
     by_metric = {name: _characters(to_plain(state)) for name, state in evaluator.example_states().states.items()}
     limit = MAX_FACTS + (tests or len(evaluator.names)) * sum(by_metric.values())
     if limit > _MOST:

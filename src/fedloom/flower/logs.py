@@ -1,8 +1,6 @@
 """Structured logs: one JSON object per line, with run, round and client, and the same as sentences for people.
-
 Logs go to the logger `fedloom.flower`. Flower's apps print them to stdout; a program that embeds a federation can
-format them itself, from the attribute `facts` of a log record.
-"""
+format them itself, from the attribute `facts` of a log record."""
 
 import logging
 import sys

@@ -38,9 +38,7 @@ _MAX_TRACE = 1 << 15  # characters of a traceback
 
 class StateStore:
     """The private states of one client in one run: a file per round, the newest and ever fewer older ones.
-
-    The server says which round to continue from, because a round only counts once it has accepted the upload.
-    """
+    The server says which round to continue from, because a round only counts once it has accepted the upload."""
 
     def __init__(self, folder: Path, run: str, client: int) -> None:
         self.path = folder / run / f"client-{client:06d}"
@@ -88,11 +86,9 @@ class StateStore:
 
 
 class Node:
-    """One client of a run, with its share of the config's scenario or the data of its node.
-
-    folder: of private states. scenario: replaces the one that the config describes. data: the file that names the
-    node's data, if the config leaves them to the nodes. template: a node of this process, whose nets this one shares.
-    """
+    """One client of a run, with its share of the config's scenario or the data of its node. folder: of private states.
+    scenario: replaces the one that the config describes. data: the file that names the node's data, if the config
+    leaves them to the nodes. template: a node of this process, whose nets this one shares."""
 
     def __init__(
         self,

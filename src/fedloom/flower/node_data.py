@@ -1,8 +1,6 @@
 """Data that only one node can read: from the node's file to its client, and placeholders for them on the server.
-
 The file is YAML next to the data: a source with its keys, and the split of its samples. It is never sent. Numeric
-columns are standardised over all nodes, from the counts, means and squares that each node reports.
-"""
+columns are standardised over all nodes, from the counts, means and squares that each node reports."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -179,7 +177,6 @@ FARTHEST = 30.0  # largest deviation from the median client, over the usual one
 
 class ChannelMoments(Strict, frozen=True):
     """For each reported feature of a node's training samples: the mean, and the sum of squared distances from it.
-
     observed: cells with a value, where missing ones are imputed; of too few cells all three are 0."""
 
     mean: Means
@@ -246,9 +243,7 @@ def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int], imput
 
 def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> dict[int, str]:
     """Return the clients whose moments are far from the others', with the reason; they would dominate the scale.
-
-    A client is compared with the medians, over clients, of the mean and of the root mean square distance from it.
-    """
+    A client is compared with the medians, over clients, of the mean and of the root mean square distance from it."""
     if len(reported) < FEWEST:
         return {}
     clients = list(reported)

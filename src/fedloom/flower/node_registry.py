@@ -96,10 +96,8 @@ class _PendingJoin:
 
 class NodeRegistry:
     """The clients that have joined, and their nodes.
-
     identity: what all requests say of the run. scenario: the server's; its clients train, and the ids of its newcomers
-    come after theirs. measured: number of features whose moments a client that trains must report.
-    """
+    come after theirs. measured: number of features whose moments a client that trains must report."""
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
 """All checks of a server, and all checks of a node, before they start.
-
-The server's time is in the `Date` of its answer to any HTTP request, so comparing clocks needs no separate service.
-"""
+The server's time is in the `Date` of its answer to any HTTP request, so comparing clocks needs no separate service."""
 
 import contextlib
 import platform
@@ -56,11 +54,9 @@ def check_server(
     out: Path,
 ) -> list[Finding]:
     """Check a server before its SuperLink starts.
-
     config: None checks neither disk nor number of keys. keys: folder with the certificates and the nodes' public keys;
     None for a SuperLink without TLS. hosts: names and addresses at which nodes reach it. port: the SuperLink's, which
-    must be free at the address `listen`; None skips this check. out: the run's folder.
-    """
+    must be free at the address `listen`; None skips this check. out: the run's folder."""
     findings = version_findings()
     if keys is not None:
         from fedloom.flower.certificates import server_certificate_findings
@@ -85,11 +81,9 @@ def check_node(
     port: int | None = None,
 ) -> list[Finding]:
     """Check a node before its SuperNode connects to the SuperLink at `address`; None for a file skips its check.
-
     authority: the server's ca.crt; None for a SuperLink without TLS. key: the private key. app: an exported app, or a
     config file. client, data: as in `--node-config`. state: the folder of private states. server_report: the file of
-    the server's findings as JSON. port: on which the SuperNode listens.
-    """
+    the server's findings as JSON. port: on which the SuperNode listens."""
     required, findings = dict[str, str](), list[Finding]()
     if server_report is not None:
         try:
@@ -243,10 +237,8 @@ def connection_findings(
     address: str, authority: Path | None, clock: Callable[[], float] = time.time
 ) -> Iterator[Finding]:
     """Check the connection to the SuperLink in the way of a node, up to the first error.
-
     address: host:port of the SuperLink. authority: the file of the server's ca.crt; None for a SuperLink without TLS.
-    clock: this machine's, in seconds since 1970.
-    """
+    clock: this machine's, in seconds since 1970."""
     try:
         (host, port), context = parse_address(address), None
         if authority is not None:

@@ -1,8 +1,6 @@
 """The engine whose clients are nodes: it sends jobs as requests, and checks the replies before they count.
-
 Private states stay on the nodes; the server only keeps the round of each state. Every wait is bounded, and reports the
-clients that are missing.
-"""
+clients that are missing."""
 
 import contextlib
 import dataclasses
@@ -134,9 +132,7 @@ class RemoteEngine(Engine):
 
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
         """`aggregate` `uploads`, by client, and test the new state; the largest upload is dropped until it is valid.
-
-        Returns the new state and its uploads; `FederationError` if `min_clients` uploads do not give a valid one.
-        """
+        Returns the new state and its uploads; `FederationError` if `min_clients` uploads do not give a valid one."""
         accepted, minimum = dict(uploads), min(self._config.min_clients, len(uploads))
         while True:
             after = aggregate(accepted)

@@ -1,8 +1,5 @@
-"""Small JSON files that a federation's server keeps in the run's folder, above all its status.
-
-The server replaces the status at every change, and every few seconds while it waits, so it tells when a server has
-died.
-"""
+"""Small JSON files that a federation's server keeps in the run's folder, above all its status. The server replaces the
+status at every change, and every few seconds while it waits, so it tells when a server has died."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -92,12 +89,9 @@ class Trouble(Strict):
 
 
 class Status(Stored):
-    """The content of the status file.
-
-    started, written: seconds since 1970. round: the last finished one. bytes_up, bytes_down: of uploads and payloads,
-    over all finished rounds. absent: the first fifty nodes that are left out. refused: uploads and tests. failures:
-    exceptions of clients.
-    """
+    """The content of the status file. started, written: seconds since 1970. round: the last finished one. bytes_up,
+    bytes_down: of uploads and payloads, over all finished rounds. absent: the first fifty nodes that are left out.
+    refused: uploads and tests. failures: exceptions of clients."""
 
     FILE = "flower-status.json"
     ADVICE = "it may be of another version of fedloom; the run writes it again"
@@ -130,9 +124,7 @@ def read_status(run: Path) -> Status:
 
 class StatusWriter(Callback):
     """Writes the status of one run to its folder `out`; None writes nothing.
-
-    Nothing is written before `begin`, so a server that cannot begin leaves the folder's status as it was.
-    """
+    Nothing is written before `begin`, so a server that cannot begin leaves the folder's status as it was."""
 
     def __init__(self, config: RunConfig, out: Path | None, clock: Callable[[], float] = time.time) -> None:
         self._out, self._clock, self._begun = out, clock, False

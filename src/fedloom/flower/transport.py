@@ -21,10 +21,8 @@ _MIN_CHUNK_BYTES = 1 << 16  # of every chunk of a body but the last
 
 class Transport(Protocol):
     """Carries messages between the server and its nodes.
-
     poll_seconds: pause between two polls for replies. reply_limit: bytes that a reply may have; a longer one is not
-    read. in_process: nodes run in this process, so no others can join, and one that cannot join ends the run.
-    """
+    read. in_process: nodes run in this process, so no others can join, and one that cannot join ends the run."""
 
     poll_seconds: float
     reply_limit: int
@@ -127,11 +125,9 @@ class ReplyTooLarge(Exception):
 
 class ReplyBound:
     """Refuses a reply that is too long before its bytes are read, which Flower cannot do itself.
-
     Flower's `HttpGrid` fetches a reply in objects of a few megabytes, so the length of each object is checked before
     its body is read, and the length of the arrays before Flower joins them: a reply can name one small chunk a million
-    times. Only this class uses what is not public in Flower. In a simulation, replies are in memory already.
-    """
+    times. Only this class uses what is not public in Flower. In a simulation, replies are in memory already."""
 
     def __init__(self, grid: Any) -> None:
         self._grid, self._lock = grid, threading.Lock()

@@ -1,7 +1,5 @@
 """A federation of real processes on this machine: SuperLink, SuperNodes, keys and certificates.
-
-Processes are started and ended by their ids, with all their descendants.
-"""
+Processes are started and ended by their ids, with all their descendants."""
 
 import contextlib
 import os
@@ -141,9 +139,7 @@ def family(pid: int) -> set[int]:
 
 class LocalFederation:
     """SuperLink and SuperNodes on this machine, as a context manager.
-
-    folder: of the app, keys, logs and the nodes' private states; it is kept, so that the run can continue.
-    """
+    folder: of the app, keys, logs and the nodes' private states; it is kept, so that the run can continue."""
 
     def __init__(
         self,
@@ -263,11 +259,9 @@ def up(
     say: Callable[[str], None] = lambda text: None,
 ) -> RunData:
     """Run a `config` in `out` on processes of this machine, and end them all afterwards; an unfinished run continues.
-
     insecure: without TLS and node keys. port: the SuperLink's; None uses a free one. data: folder with the files of the
     nodes' data and the server's. say: called with warnings and with lines of the log. Raises `ConfigError` before
-    anything starts, and `FederationError` or the run's error if there is no result.
-    """
+    anything starts, and `FederationError` or the run's error if there is no result."""
     with (
         _sigterm_as_interrupt(),
         LocalFederation(config, folder_of(out), insecure=insecure, port=port, say=say, data=data) as federation,

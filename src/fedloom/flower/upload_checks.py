@@ -1,7 +1,5 @@
 """Checks of every upload before it is aggregated: size, names, shapes, dtypes, values, counts, and distance.
-
-The expected upload comes from a rehearsal: the server runs the method's client work on a few samples.
-"""
+The expected upload comes from a rehearsal: the server runs the method's client work on a few samples."""
 
 import contextlib
 import functools
@@ -35,11 +33,9 @@ _RESERVED, _HEADER = "__metadata__", "fedloom"
 @dataclass(slots=True)
 class Rehearsal:
     """A client's round on the server, on a few samples.
-
     upload: without its values, except entries whose `Sent.form` is "own"; None if a hook of the method raised.
     unpacked: the upload as the server aggregates it; empty without "own" entries, and if the method cannot aggregate it
-    alone. terms: names of all loss terms and gradient norms so far. passes: processed samples over training samples.
-    """
+    alone. terms: names of all loss terms and gradient norms so far. passes: processed samples over training samples."""
 
     round: int
     upload: Record | None = None

@@ -1,8 +1,6 @@
 """The messages between server and nodes: facts as JSON, and a record as safetensors bytes. Reading executes nothing.
-
 Reading is strict: unknown keys, wrong types and another version of the format are refused. The server believes no node,
-so every field has a bound.
-"""
+so every field has a bound."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -52,12 +50,9 @@ class _MessageFacts(_Facts):
 
 # Read before its handler is known; the handler reads the message again, as the kind that refuses unknown keys.
 class Request(_MessageFacts, extra="ignore"):
-    """The facts of every request from the server to a node.
-
-    do: join the run, train, test, or serve a client that never trains. fingerprint, version: of the config and of
-    fedloom. state_round: the round after which the node stored the private state to continue from. scale: of numeric
-    features, once the nodes' columns are standardised.
-    """
+    """The facts of every request from the server to a node. do: join the run, train, test, or serve a client that never
+    trains. fingerprint, version: of the config and of fedloom. state_round: the round after which the node stored the
+    private state to continue from. scale: of numeric features, once the nodes' columns are standardised."""
 
     do: Literal["join", "train", "test", "serve"]
     fingerprint: Name

@@ -114,9 +114,7 @@ def compare_values(
 
 def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[ComparedOrder]:
     """Compare the order of the methods with the printed one, by column and metric.
-
-    Variants do not count, and gains have the order of the accuracies that they come from.
-    """
+    Variants do not count, and gains have the order of the accuracies that they come from."""
     groups: dict[tuple[str, str, str | None], list[ComparedValue]] = {}
     for value in values:
         if not VARIANT.search(value.row) and value.metric != GAIN:

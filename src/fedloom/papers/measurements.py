@@ -66,9 +66,7 @@ _COLUMNS = [field.name for field in fields(Measurement)]
 
 def measure(recipe: Recipe, results: CellResults, changed: str = "", comparable: bool = True) -> list[Measurement]:
     """Measure the printed values of a recipe in the finished runs, `results` by column and row.
-
-    changed: the differences from the recipe, in words. comparable: whether the paper itself ran such a setting.
-    """
+    changed: the differences from the recipe, in words. comparable: whether the paper itself ran such a setting."""
     measurements = []
     for value, column, row in printed_rows(recipe):
         if column is None:
@@ -114,9 +112,7 @@ def measurements_csv(measurements: Sequence[Measurement]) -> str:
 
 def read_measurements(path: Path) -> list[Measurement]:
     """Read measurements from a CSV file, which may be gzipped; files of earlier versions lack the test samples.
-
-    Raises `OSError` for a file that cannot be read, `ValueError` for one with other columns.
-    """
+    Raises `OSError` for a file that cannot be read, `ValueError` for one with other columns."""
     data = path.read_bytes()
     text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     reader = csv.DictReader(io.StringIO(text))
@@ -130,10 +126,8 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 
 def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | None:
-    """Return the test accuracy of a finished run in percent; None where it was not measured.
-
-    recipe: its table counts the mean over clients, or pooled samples. predictor: another one of the run, e.g. "online".
-    """
+    """Return the test accuracy of a finished run in percent; None where it was not measured. recipe: its table counts
+    the mean over clients, or pooled samples. predictor: another one of the run, e.g. "online"."""
     name = f"accuracy/{predictor}" if predictor else "accuracy_pooled" if recipe.table.pooled else "accuracy"
     if name == "accuracy":
         return 100 * float(result.numbers["accuracy"])

@@ -66,10 +66,8 @@ _COLUMN_KEYS = ("printed", "panel", "x", "client", "domains", "small")  # the ot
 
 class Small(Section):
     """The reduction of a paper's tables to small scale.
-
     reduction: a description. row_notes: its effect on single rows, by row. keys: the config keys that make it.
-    left_out: rows that are not run at this scale, each with patterns of columns. seeds: how many seeds are run.
-    """
+    left_out: rows that are not run at this scale, each with patterns of columns. seeds: how many seeds are run."""
 
     reduction: str
     row_notes: dict[str, str] = Field(default_factory=dict)
@@ -126,12 +124,9 @@ class Table(Section):
 
 
 class Claim(Section):
-    """A value that the paper states in its text, or draws in a figure.
-
-    claim: in words. printed: the value, in `unit`. table, row, minus: the cells of a table, "column/row", whose
-    mean or difference of means it is; none if no table has them. values: a file of printed values that is listed whole.
-    why: why it cannot be compared with our runs.
-    """
+    """A value that the paper states in its text, or draws in a figure. claim: in words. printed: the value, in `unit`.
+    table, row, minus: the cells of a table, "column/row", whose mean or difference of means it is; none if no table has
+    them. values: a file of printed values that is listed whole. why: why it cannot be compared with our runs."""
 
     claim: str
     printed: float | None = None
@@ -144,12 +139,9 @@ class Claim(Section):
 
 
 class Paper(Section):
-    """A paper: its tables and figures, and what holds for all of them.
-
-    rows: config keys by the name of a printed row. searched: config keys that the paper searched, printing the best
-    result; a single run is not compared with such a maximum. claims: values that the paper states
-    outside its tables. choices: our choices where the paper is silent.
-    """
+    """A paper: its tables and figures, and what holds for all of them. rows: config keys by the name of a printed row.
+    searched: config keys that the paper searched, printing the best result; a single run is not compared with such a
+    maximum. claims: values that the paper states outside its tables. choices: our choices where the paper is silent."""
 
     title: str
     choices: tuple[str, ...] = ()

@@ -41,12 +41,10 @@ def table_blocks(
     failures: FailureReasons | None,
     choices: Sequence[str],
 ) -> list[Block]:
-    """Compose our values and theirs with verdicts, the order of the methods, core minutes, and limitations. A
-    figure has no verdicts, so only its setting and its choices are shown.
-
+    """Compose our values and theirs with verdicts, the order of the methods, core minutes, and limitations. A figure
+    has no verdicts, so only its setting and its choices are shown.
     measurements: ours, by cell and seed. setting: the setting in which the cells ran, in words. failures: why cells of
-    the study failed. choices: our choices where the paper is silent.
-    """
+    the study failed. choices: our choices where the paper is silent."""
     blocks: list[Block] = [f"Setting: {setting}."]
     if recipe.table.kind == "table":
         values = compared.compare_values(recipe, measurements, failures)

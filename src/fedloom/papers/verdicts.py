@@ -1,7 +1,5 @@
-"""Judge measured values, and the order of a column's rows, by the printed ones.
-
-A value is judged by equivalence with a stated margin, which noise cannot pass; an order pair by pair, and as a whole.
-"""
+"""Judge measured values, and the order of a column's rows, by the printed ones. A value is judged by equivalence with a
+stated margin, which noise cannot pass; an order pair by pair, and as a whole."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,10 +79,8 @@ def equivalence(
     theirs_runs: int | None = None,
 ) -> Equivalence | None:
     """Compare at least three of our values, one for each seed, with the printed one (`theirs`); None for fewer.
-
     margin: the largest difference that counts as none. step: the measure's smallest step. theirs_std: the printed
-    sample standard deviation; it counts only with `theirs_runs`, the number of runs that it is over (Welch).
-    """
+    sample standard deviation; it counts only with `theirs_runs`, the number of runs that it is over (Welch)."""
     if len(ours) < MIN_SEEDS:
         return None
     difference, variance = fmean(ours) - theirs, spread(ours, step) ** 2
@@ -171,10 +167,8 @@ _MAX_COUNTED = 8  # of more rows the orders are too many to count
 @dataclass(frozen=True, slots=True)
 class RankAgreement:
     """Spearman's rank correlation `rho` of n rows, ours with theirs.
-
     chance: the share of all n! orders that agree as well or better: counted up to eight rows (equal values with their
-    mean rank), by Student's approximation above. None for fewer than five rows.
-    """
+    mean rank), by Student's approximation above. None for fewer than five rows."""
 
     n: int
     rho: float
@@ -234,13 +228,10 @@ def judge_pairs(
 
 def judge_order(agreement: RankAgreement | None, pairs: Sequence[PairWord], reason: str | None = None) -> Verdict:
     """Judge the order of rows.
-
     "order differs" if a pair contradicts. "order reproduced" if none does, at least half of the pairs agree, and at
     most 2.5 % of all orders correlate as well. "undecided" otherwise, and for fewer than five rows.
-
     agreement: rank correlation of ours and theirs; None for too few rows. pairs: the verdict on each pair of rows.
-    reason: why orders cannot be compared, whatever the agreement is.
-    """
+    reason: why orders cannot be compared, whatever the agreement is."""
     if reason is not None:
         return Verdict("not comparable", reason)
     if agreement is None:

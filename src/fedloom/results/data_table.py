@@ -103,9 +103,7 @@ class DataTable:
 
     def formatted(self, format: str) -> str:
         """Return the table as "markdown", "latex", "text" for a terminal, "csv" with the plain values, or "html".
-
-        Raises `ConfigError` for another format.
-        """
+        Raises `ConfigError` for another format."""
         match format:
             case "markdown":
                 return self._tabulated("pipe", "**{}**")

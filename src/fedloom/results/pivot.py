@@ -123,10 +123,8 @@ class PivotLayout:
 
 def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", label: str = "") -> DataTable:
     """Return the means over seeds as a table whose rows, columns and cells the `layout` names.
-
     An empty `caption` names measures and keys; `label` is for LaTeX. Raises `ConfigError` for an unknown key or
-    measure, and for two values in a cell, which names the key that still varies.
-    """
+    measure, and for two values in a cell, which names the key that still varies."""
     groups = grouped(results)
     keys = PivotKeys(groups)
     row_keys, column_keys = ([keys.find(key) for key in names] for names in (layout.rows, layout.columns))

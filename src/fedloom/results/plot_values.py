@@ -29,11 +29,8 @@ from fedloom.runs.storage.run_data import RunData
 
 @dataclass(frozen=True, slots=True)
 class ChartRow:
-    """A group of runs as charts show it.
-
-    method: its name within its setting. panel: the words that tell apart settings and protocols. tone: number of the
-    method's colour and dash, the same in every setting.
-    """
+    """A group of runs as charts show it. method: its name within its setting. panel: the words that tell apart settings
+    and protocols. tone: number of the method's colour and dash, the same in every setting."""
 
     group: Group
     method: str
@@ -83,11 +80,8 @@ def plot_values(
     results: Sequence[RunData], kind: str, metric: str = "accuracy", against: str | None = None
 ) -> palette.PlotData:
     """Return the values of a figure. Runs that differ in the seed only are one method in one setting.
-
     The `kind` is one of `PLOT_KINDS`. With `against`, dots are differences of the `metric` from that method, seed by
-    seed. Raises `ConfigError` for an unknown name, and if there is nothing to
-    draw.
-    """
+    seed. Raises `ConfigError` for an unknown name, and if there is nothing to draw."""
     palette.check_kind(kind)
     if against is not None and kind != "dots":
         raise ConfigError(f"against = {short_repr(against)}: differences are drawn as dots, not as {kind}")

@@ -23,11 +23,9 @@ LEFT_OUT_CAPTION = (
 @dataclass(frozen=True, slots=True)
 class LeftOutRow:
     """One method in one setting; accuracies are shares in [0, 1].
-
     `domains` has the mean accuracy over seeds of the model that trained without each domain. `mean` and `std` are over
     domains, then over the `seeds` that ran all of them; None without such seeds, or where another row has a domain
-    more. `note` says why the model is at chance; the accuracies of `diverged` seeds mean nothing.
-    """
+    more. `note` says why the model is at chance; the accuracies of `diverged` seeds mean nothing."""
 
     label: str
     domains: dict[str, float]
@@ -125,10 +123,8 @@ _TUNES = ("all", "head", "lp_ft", "own", "local")
 @dataclass(frozen=True, slots=True)
 class NewcomerRow:
     """One method in one setting; accuracies are shares in [0, 1].
-
     `served` has each seed's mean accuracy by how newcomers were served, `spread` its fairness over newcomers,
-    `majority` that of predicting each one's most frequent class. `note` says why the zero-shot model is at chance.
-    """
+    `majority` that of predicting each one's most frequent class. `note` says why the zero-shot model is at chance."""
 
     label: str
     seeds: int
@@ -141,9 +137,7 @@ class NewcomerRow:
 
 def newcomer_rows(groups: Sequence[Group]) -> list[NewcomerRow]:
     """Return a row for each group whose runs tested clients that never trained, in their order.
-
-    A run in several protocols has one row. Left-out domains are in the table of `left_out_rows`.
-    """
+    A run in several protocols has one row. Left-out domains are in the table of `left_out_rows`."""
     return [
         _newcomer_row(group) for group in groups if not group.is_further and all(map(_has_newcomers, group.results))
     ]
@@ -193,9 +187,7 @@ def _order(way: str) -> tuple[float, int, str]:
 
 def newcomer_table(groups: Sequence[Group]) -> DataTable:
     """Return the accuracy on clients that never trained; without rows if no run held clients out.
-
-    The records have a line for each way of serving, with how accuracy spreads over newcomers.
-    """
+    The records have a line for each way of serving, with how accuracy spreads over newcomers."""
     rows = newcomer_rows(groups)
     columns: list[Field[NewcomerRow]] = [
         Field("method", lambda row: label_with_notes(row.label, row.note and f"zero-shot: {row.note}", row.diverged)),

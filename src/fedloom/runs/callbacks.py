@@ -81,9 +81,7 @@ class Callback:
 
 def copy_weights(federation: Federation, client: int | None = None) -> Tree:
     """A copy on the CPU of the server's weights, or of the personal ones of `client`, between two rounds.
-
-    Raises `ConfigError` for a client that does not exist, and where the method has no such model.
-    """
+    Raises `ConfigError` for a client that does not exist, and where the method has no such model."""
     clients = federation.scenario.clients
     if client is None:
         kind, state = "global", None
@@ -114,9 +112,7 @@ class CallbackMeasures:
     def rows(self, config: RunConfig, federation: Federation, rows: Sequence[Row]) -> list[Row]:
         """Call every callback's `on_measure` after a round of `federation`, with a copy of the round's `rows`, and
         return its numbers as rows.
-
-        Raises `ConfigError` for a name that is taken or malformed, and for a value that is not a number.
-        """
+        Raises `ConfigError` for a name that is taken or malformed, and for a value that is not a number."""
         round_, weights = federation.round, functools.partial(copy_weights, federation)
         loop_names, measured = {row["name"] for row in rows}, list[Row]()
         for callback in self._callbacks:

@@ -1,8 +1,6 @@
 """Saves and reads the client models of the rounds that `checkpoint.keep_clients` names.
-
 client_models/round-000012/: meta.json (format, version, fingerprint, round, checksums), before.safetensors and
-after.safetensors (states of the server), uploads/ and states/ (of the participants, see `state_archive.py`).
-"""
+after.safetensors (states of the server), uploads/ and states/ (of the participants, see `state_archive.py`)."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,10 +1,8 @@
 """Tests of a trained run on clients that never trained: as they come, and after they tuned on a few samples.
-
 A newcomer starts like a client in its first round: from `client_init` and the server's model, never from the state of
 another client. It tunes on k samples of each class that it holds, the first k in a fixed random order, which makes the
 samples for a small k a subset of those for a larger one. It is tested on its whole test split and never tunes on it. In
-a federation of nodes, the newcomers' own nodes do all this.
-"""
+a federation of nodes, the newcomers' own nodes do all this."""
 
 from __future__ import annotations
 
@@ -237,8 +235,7 @@ def newcomer_notes(config: RunConfig, scenario: Scenario, tests: NewcomerTests |
 
 class NewcomerTests:
     """Tests the newcomers of a scenario. Raises `ConfigError` if the method cannot serve one, before any training, and
-    for few-shot tests. `ran` says whether they were tested, in this process.
-    """
+    for few-shot tests. `ran` says whether they were tested, in this process."""
 
     def __init__(
         self, federation: Federation, worker: Worker, scenario: Scenario, evaluation: EvaluationConfig

@@ -33,10 +33,8 @@ def summarise(
     zero_shot_note: str | None = None,
 ) -> dict[str, Any]:
     """Return the numbers of a run by its `config`: setting, scores, costs, the method's figures, attack, newcomers.
-
     Scores are those of the main protocol of its `tests`, with those of each protocol below "protocols". `worker` has
-    counted and timed the training of the `federation`, `rows` are the measures of all rounds.
-    """
+    counted and timed the training of the `federation`, `rows` are the measures of all rounds."""
     return {
         "method": config.method,
         "preset": config.preset,

@@ -1,8 +1,6 @@
 """The one renderer: figures of a paper and charts of a page are drawn by these functions, each in its style.
-
 Charts are drawn in stand-in colours (`color`), which become CSS custom properties in a page: one drawing serves its
-light and its dark theme. In files they are the colours of the light theme.
-"""
+light and its dark theme. In files they are the colours of the light theme."""
 
 import io
 import re
@@ -103,9 +101,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save_picture(figure: Figure, path: Path, **keys: Any) -> Path:
     """Write a figure to a .png, .svg or .pdf, whole or not at all; `keys` are those of `Figure.savefig`.
-
-    The same values give the same bytes. Raises `ConfigError` if the file cannot be written.
-    """
+    The same values give the same bytes. Raises `ConfigError` if the file cannot be written."""
     try:
         write_atomic(path, picture(figure, path.suffix.lower()[1:], **keys))
     except OSError as error:
@@ -123,9 +119,7 @@ def picture(figure: Figure, format: str, **keys: Any) -> bytes:
 
 def inline(draw: Callable[[], Figure], name: str, title: str, description: str, css: str = "") -> Markup:
     """Draw a figure and return it as an `<svg>` element with the classes `css`.
-
-    `name` is the prefix of its ids, unique in the page; `title` and `description` are for people who do not see it.
-    """
+    `name` is the prefix of its ids, unique in the page; `title` and `description` are for people who do not see it."""
     with _plain_settings({}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the page's fonts have it
         text = picture(draw(), "svg", facecolor="none").decode()

@@ -47,9 +47,7 @@ def client_spread(rows: Sequence[ChartRow]) -> list[Markup]:
 
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:
     """Draw the samples of each client by class, next to the measures of skew.
-
-    `name` is the prefix of ids in the page, `scenario` what scenario.json holds.
-    """
+    `name` is the prefix of ids in the page, `scenario` what scenario.json holds."""
     counts, classes = scenario["class_counts"], scenario["classes"]
     largest = max(max(row) for row in counts)
     shown = f"the first {len(counts)} of {scenario['clients']:,}" if len(counts) < scenario["clients"] else "all"
@@ -107,9 +105,7 @@ def owners(scenario: Mapping[str, Any]) -> list[str]:
 
 def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owners: Sequence[str] = ()) -> Figure:
     """Draw samples by client and class [clients, classes] as the area of bubbles or the opacity of a grid.
-
-    owners: a word for each client, such as its domain; only bubbles have room for it.
-    """
+    owners: a word for each client, such as its domain; only bubbles have room for it."""
     bubbles = as_bubbles(counts)
     left = _LEFT + (min(max(map(len, owners)), _OWNER) * drawing.CHARACTER if owners and bubbles else 0)
     clients, width = len(counts), (_WIDTH - left - _RIGHT) / len(classes)

@@ -39,9 +39,7 @@ class Size:
 
 def draw_lines(curves: Sequence[Curve], size: Size, quantity: str, limits: tuple[float, float] | None = None) -> Figure:
     """Draw shares, means over seeds, as lines in percent, ± sample std as bands, single seeds thin behind them.
-
-    A `size` without characters leaves names to a legend elsewhere. limits: of the y axis.
-    """
+    A `size` without characters leaves names to a legend elsewhere. limits: of the y axis."""
     figure = drawing.new_figure(size.width, size.height)
     strong = [curve for curve in curves if not curve.faint]
     names = shortened_names([curve.method for curve in strong], size.characters)

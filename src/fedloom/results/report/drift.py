@@ -98,9 +98,7 @@ _MEASURES = ("drift", *(f"{part}_share" for part in PARTS), "diversity", "cosine
 
 def drift_sections(runs: Iterable[RunData]) -> list[PageSection]:
     """Return a section for each of the first six runs that measured drift; a run in several rows has one.
-
-    Raises `RunFolderError` for a damaged file.
-    """
+    Raises `RunFolderError` for a damaged file."""
     distinct = {run.folder or number: run for number, run in enumerate(runs)}.values()
     measured = [(run, rounds) for run in distinct if (rounds := run.measured_drift())]
     sections = [_section(run, rounds, number) for number, (run, rounds) in enumerate(measured[:_MOST_RUNS], 1)]

@@ -1,7 +1,5 @@
 """Charts of rows: curves by round and differences from the baseline with their intervals.
-
-A panel shows the rows of one setting; a method has one name and one colour in all charts.
-"""
+A panel shows the rows of one setting; a method has one name and one colour in all charts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,9 +1,7 @@
 """Configs from Python values: the keywords of `fedloom.run`, `compare` and `scenario`, and descriptions of scenarios.
-
 The keywords are typed for editors, which complete and check them. They repeat the fields of `RunConfig` and
 `ScenarioConfig` that are not parameters of these functions; a test compares the two. A section is a mapping of its keys
-to values; where it has a `name`, the name alone will do.
-"""
+to values; where it has a `name`, the name alone will do."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload

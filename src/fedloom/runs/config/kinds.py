@@ -1,6 +1,5 @@
 """Drops keys that stop applying when a config is overridden: switching `scenario.partition` from `dirichlet` to `iid`
-removes `alpha`. One key of a section names the kind, and the same section has the keys of that kind.
-"""
+removes `alpha`. One key of a section names the kind, and the same section has the keys of that kind."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
@@ -58,9 +57,7 @@ def overlaid(
     values: Mapping[str, Any], over: Mapping[str, Any], nulls_of: Mapping[str, Any] | None = None, path: _Path = ()
 ) -> dict[str, Any]:
     """Put `over` on top of `values`, joining sections key by key. A section that is a word is its `name`.
-
-    nulls_of: the whole config; null then drops a key that takes no null in it. path: where `values` are in it.
-    """
+    nulls_of: the whole config; null then drops a key that takes no null in it. path: where `values` are in it."""
     joined = dict(values)
     for key, value in over.items():
         section, here = joined.get(key), (*path, str(key))

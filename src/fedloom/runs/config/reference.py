@@ -26,12 +26,9 @@ _NAMED_SECTIONS = ("engine", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key of a config.
-
-    path: where it is written, with dots (`optimizer.lr`); N is the index in a list. part: the part that knows the key,
-    e.g. `partition dirichlet`, empty if every run does. values: type and range, or the choices. default: a plain value,
-    None also for a `required` key; for a section a mapping.
-    """
+    """One key of a config. path: where it is written, with dots (`optimizer.lr`); N is the index in a list. part: the
+    part that knows the key, e.g. `partition dirichlet`, empty if every run does. values: type and range, or the
+    choices. default: a plain value, None also for a `required` key; for a section a mapping."""
 
     path: str
     part: str
@@ -52,10 +49,8 @@ class ConfigKey:
 
 
 def matching_keys(name: str) -> list[ConfigKey]:
-    """Return the keys of a section, the key of a path, or else all keys whose last word is `name`.
-
-    Keys of a section that a last word names come with it. Raises `ConfigError` with the nearest name if there is none.
-    """
+    """Return the keys of a section, the key of a path, or else all keys whose last word is `name`. Keys of a section
+    that a last word names come with it. Raises `ConfigError` with the nearest name if there is none."""
     keys = config_keys()
     is_path = any(f"{key.path}.".startswith(f"{name}.") for key in keys)
     paths = {key.path for key in keys if key.path.rpartition(".")[2] == name}

@@ -75,9 +75,7 @@ _counted: dict[Hashable, int | None] = {}
 
 def count_clients(source: Source, partition: Partition) -> int | None:
     """Return the number of clients that the data decide; None if the config does.
-
-    A source is read once, and again if one of the files that it names has changed. Raises as `Source.load`.
-    """
+    A source is read once, and again if one of the files that it names has changed. Raises as `Source.load`."""
     # a study parses a config for each cell, and reading the data takes longer than all else in it
     key = tuple((type(part), part.model_dump_json(), *_stamps(part)) for part in (source, partition))
     if key not in _counted:

@@ -1,6 +1,5 @@
-"""The keys that read a table: separator, spelling of numbers, label, owner, and the columns that teach nothing;
-and `fedloom.audit`, the audit of a table in memory, in a file, or of a config.
-"""
+"""The keys that read a table: separator, spelling of numbers, label, owner, and the columns that teach nothing; and
+`fedloom.audit`, the audit of a table in memory, in a file, or of a config."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -60,10 +59,8 @@ Keys: TypeAlias = dict[str, tuple[Any, str]]
 
 def table_keys(path: Path, source: str, label: str | None, owner: str | None, ask: Ask | None) -> Keys:
     """Return the keys of the source, "csv" or "parquet", for the file `path`, before its audit.
-
     The label and the owner are columns; None chooses them, by `ask` if there is one; the owner "none" takes none.
-    Raises `ConfigError` or `DataError` for a file that cannot be read, or without a column of classes.
-    """
+    Raises `ConfigError` or `DataError` for a file that cannot be read, or without a column of classes."""
     keys = written_keys(path, source)
     table = read_written(keys)
     names = [name for name in table.file.columns if name not in table.file.index]

@@ -64,13 +64,11 @@ class _Client:
 
 def synchronous_round(worker: Worker, predictor: Predictor, jobs: Mapping[int, Job]) -> Tree:
     """Train on the data of all clients for one round without letting them move apart, and return the weights.
-
     Every step computes the gradient of the cross-entropy at the common weights on the next batch of every client, and
     averages these gradients by the clients' samples. Batches and random numbers are those of the round's `jobs`, by
     client, which start at the global model `predictor`. This is synchronous (minibatch) SGD with the run's optimiser
     (Woodworth et al., ICML 2020, arXiv 2002.07839). A client with fewer batches than others adds nothing to the last
-    steps, just as FedAvg averages fewer steps of it.
-    """
+    steps, just as FedAvg averages fewer steps of it."""
 
     def loss(net: Net, batch: Batch, consts: Consts) -> Tensor:
         return batch.mean(cross_entropy(predictor.logits(net, batch.x), batch.y))
@@ -267,10 +265,8 @@ class DriftObserver:
 
 class RunDrift:
     """Measures the drift of a federation's rounds if the config asks for it, and stores the values in `folder`, if any.
-
     `elsewhere` says that clients train on nodes, whose data are not here. Raises `ConfigError` for decompositions of
-    such a federation.
-    """
+    such a federation."""
 
     def __init__(
         self, config: RunConfig, federation: Federation, worker: Worker, folder: RunFolder | None, elsewhere: bool

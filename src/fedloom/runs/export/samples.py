@@ -26,11 +26,9 @@ _LISTED = 5  # columns in a sentence
 
 @dataclass(frozen=True, slots=True)
 class SampleNote:
-    """A kind of unusual values among new samples, and how many there are.
-
-    kind: `unknown_words`, `incomplete` or `imputed` (of a table), `unknown_tokens` (of a text), `outside_training`,
-    `resized`, or one of `PictureNotes`. count: cells, rows, texts, values or pictures of this kind. text: a sentence.
-    """
+    """A kind of unusual values among new samples, and how many there are. kind: `unknown_words`, `incomplete` or
+    `imputed` (of a table), `unknown_tokens` (of a text), `outside_training`, `resized`, or one of `PictureNotes`.
+    count: cells, rows, texts, values or pictures of this kind. text: a sentence."""
 
     kind: str
     count: int
@@ -41,13 +39,10 @@ def read_samples(
     paths: Sequence[Path], expected: Input, note: Callable[[SampleNote], None] = lambda _: None
 ) -> tuple[list[str], Tensor]:
     """Return names [n] and samples [n, *expected.shape] of all files in `paths`, as the source would store them.
-
     An .npz holds samples in the format of the run's data: `x`, `x_test`, or its only array. Each row of a .csv or
     .parquet is a sample, counted from 1. Other files are one sample each: a picture, resized as training pictures are,
-    or a UTF-8 text. Unusual values and files are reported to `note`.
-
-    Raises `DataError` for files that cannot be read or have another kind or shape.
-    """
+    or a UTF-8 text. Unusual values and files are reported to `note`. Raises `DataError` for files that cannot be read
+    or have another kind or shape."""
     names: list[str] = []
     pictures = PictureNotes()
     parts: list[Tensor] = []
@@ -187,12 +182,10 @@ def read_labelled(
     note: Callable[[str], None] = lambda _: None,
 ) -> tuple[Tensor, Tensor]:
     """Return samples [n, *metadata.input.shape] as the run stored its own, and their class ids [n], int64.
-
     `data` is a folder with a folder of files for each class, an .npz with x and y (or x_test and y_test), a .csv or
     .parquet with the column `label`, or arrays (x, y). Labels are class names, or ids where no class has a number for
     its name. `note` is called with a sentence on unusual files. Raises `DataError` for data that cannot be read, or do
-    not fit the model.
-    """
+    not fit the model."""
     classes = metadata.classes
 
     def note_text(unusual: SampleNote) -> None:

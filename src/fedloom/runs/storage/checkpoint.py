@@ -1,9 +1,7 @@
 """Checkpoints: a federation between two rounds, on disk, in folders that are complete or absent.
-
 checkpoint/round-000012/ holds meta.json, server.safetensors and the client states (`state_archive.py`). Equal
 federations have the same sha256, whenever checkpoints were written. Checkpoints may be shared, and checksums do not
-protect against states that were changed on purpose, so a run also checks the states before it resumes.
-"""
+protect against states that were changed on purpose, so a run also checks the states before it resumes."""
 
 import contextlib
 import shutil
@@ -52,10 +50,8 @@ def save(
 ) -> tuple[Path, str]:
     """Write a checkpoint next to the others in `folder`, delete all but the newest `keep` and that of `best_round`, and
     return its folder and the sha256 of its content.
-
     `changed` are the clients whose state changed since the checkpoint `previous`, with which the other states are
-    shared. `for_rewind` also keeps some older ones. Raises `OSError`, leaving the older checkpoints usable.
-    """
+    shared. `for_rewind` also keeps some older ones. Raises `OSError`, leaving the older checkpoints usable."""
     target = folders.round_folder(folder, checkpoint.round)
     with folders.written_whole(target) as partial:
         server = state_archive.write_record(partial / _SERVER, checkpoint.server)

@@ -1,8 +1,6 @@
 """Records of the data and the machine of a run: digests in scenario.json, hardware and versions in env.json.
-
 Two runs with the same keys of a source had the same data if the digests of the source are equal; two with the same
-scenario and seed if the digests of what was dealt are. A file that changes under its path changes both.
-"""
+scenario and seed if the digests of what was dealt are. A file that changes under its path changes both."""
 
 from __future__ import annotations
 
@@ -154,9 +152,7 @@ def describe_environment() -> dict[str, Any]:
 
 def on_kept_device(config: RunConfig, folder: RunFolder) -> RunConfig:
     """Return the config with the kind of device on which the folder's unfinished run began; others have other bits.
-
-    Raises `RunFolderError` if the config asks for another kind, or if there is no such device.
-    """
+    Raises `RunFolderError` if the config asks for another kind, or if there is no such device."""
     # version 0.1 knew no auto and kept the device in the config alone
     stored = (folder.read_config() or {}).get("engine", {}).get("device", "auto")
     name = str((folder.read_json("env.json") or {}).get("device", stored))

@@ -64,10 +64,8 @@ class CollectedRuns:
 
 def search_runs(folders: Sequence[Path]) -> CollectedRuns:
     """Return all finished runs in and below `folders`, each once, in the order of their paths; they may be none.
-
     Left out are runs that have not finished or cannot be read, folders without runs and trials of tuning. Links to
-    folders are not followed. Raises `ConfigError` for paths that are no folders.
-    """
+    folders are not followed. Raises `ConfigError` for paths that are no folders."""
     collected, visited = CollectedRuns(), set[Path]()
     for folder in folders:
         if not folder.is_dir():

@@ -127,9 +127,7 @@ def _content(path: Path) -> bytes:
 
 def _parsed_lines(path: Path, model: type[BaseModel], advice: str) -> Iterator[Any]:
     """Yield the complete lines of a file, whose last one is not if the process ended while it wrote, as plain values.
-
-    Raises `RunFolderError`, which ends in `advice`, for a line that is not as `model` says.
-    """
+    Raises `RunFolderError`, which ends in `advice`, for a line that is not as `model` says."""
     for number, line in enumerate(_content(path).splitlines(keepends=True), start=1):
         if line.endswith(b"\n"):
             try:

@@ -1,8 +1,6 @@
 """The contents of a finished run folder as plain data. Nothing here needs torch.
-
 clients.json has, by protocol and client, the confusion matrix as the pairs of classes that occur, one after another:
-true class, predicted class, samples. So it grows with the test samples, not with the squared number of classes.
-"""
+true class, predicted class, samples. So it grows with the test samples, not with the squared number of classes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -198,9 +196,7 @@ class RunData:
 
 def evaluated(runs: Sequence[R], name: str) -> tuple[list[R], list[tuple[Path, str]]]:
     """Return runs as the evaluation that begins with `name` shows them, and the folders without it, with a reason.
-
-    Raises `ConfigError` if no run has it, and for a beginning of several names.
-    """
+    Raises `ConfigError` if no run has it, and for a beginning of several names."""
     stems = sorted({path.stem for run in runs if run.folder for path in (run.folder / EVALUATIONS).glob("*.json")})
     names = [stem for stem in stems if stem.startswith(name)]
     if len(names) != 1:
@@ -221,10 +217,8 @@ def known_direction(numbers: Mapping[str, Any], measure: str) -> bool | None:
 
 def shown_criterion(rows: Sequence[log.Row], numbers: Mapping[str, Any], name: str, last_k: int) -> Criterion:
     """Return the criterion, by the metric `name`, with which a finished run selected its rounds.
-
     Folders of earlier versions do not say whether the lowest value of a plug-in's metric is the best. The accuracy in
-    the summary (`numbers`) shows it: it is the one of the selected rounds.
-    """
+    the summary (`numbers`) shows it: it is the one of the selected rounds."""
     sign = -1 if known_direction(numbers, name) is False else 1
     usual, opposite = Criterion(name, sign), Criterion(name, -sign)
 

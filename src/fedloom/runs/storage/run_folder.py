@@ -1,9 +1,7 @@
 """A run on disk.
-
 .fedloom (the mark of such a folder) · config.yaml (resolved) · scenario.json · metrics.jsonl while running,
 metrics.parquet at the end · checkpoint/ · client_models/ · summary.json · evaluations/ · clients.json · drift.jsonl ·
-env.json · report.html. Every file is written whole or not at all; metrics and drift are appended line by line.
-"""
+env.json · report.html. Every file is written whole or not at all; metrics and drift are appended line by line."""
 
 import io
 from collections.abc import Mapping
@@ -59,9 +57,7 @@ class RunFolder:
 
     def open(self) -> None:
         """Create the folder, take its lock and mark it as a run's.
-
-        Raises `RunFolderError` if it is in use, cannot be written, or holds what fedloom did not write.
-        """
+        Raises `RunFolderError` if it is in use, cannot be written, or holds what fedloom did not write."""
         try:
             folders.check(self.path, "run")
             self.path.mkdir(parents=True, exist_ok=True)

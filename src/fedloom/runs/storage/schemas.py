@@ -1,7 +1,5 @@
 """Schemas of summary.json, scenario.json and config.yaml.
-
-Run folders are shared, and a checksum does not show that a value was changed on purpose, so values are checked too.
-"""
+Run folders are shared, and a checksum does not show that a value was changed on purpose, so values are checked too."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal

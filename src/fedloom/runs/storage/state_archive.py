@@ -1,8 +1,6 @@
 """The content of a stored round: meta.json, the states of the server, and those of the clients in few files.
-
 A pack is the bytes of some states (`core/records.py`), one after another. The index, a numpy file, has a row for each
-client: where its state lies, and the sha256 of its bytes.
-"""
+client: where its state lies, and the sha256 of its bytes."""
 
 import hashlib
 import io
