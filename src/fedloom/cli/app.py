@@ -1,7 +1,6 @@
-"""The command line.
-Exit codes: 0 for success; 2 for a mistake of the user, which one line on stderr explains; 1 for a failure inside the
-work, with its traceback; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. With --json, stdout holds one JSON object
-and nothing else."""
+"""The command line. Exit codes: 0 for success; 2 for a mistake of the user, which one line on stderr explains; 1 for a
+failure inside the work, with its traceback; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. With --json, stdout
+holds one JSON object alone."""
 
 from __future__ import annotations
 

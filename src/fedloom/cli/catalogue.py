@@ -1,5 +1,4 @@
-"""Commands that list the parts of fedloom, `methods`, `models`, `datasets` and `scenarios`, and explain its keys:
-`config`."""
+"""Commands that list the parts of fedloom (`methods`, `models`, `datasets`, `scenarios`), and `config`, on its keys."""
 
 import dataclasses
 import inspect
@@ -230,7 +229,6 @@ def _show_method(name: str, as_json: bool) -> None:
 
 
 def _summary(description: "Entry") -> dict[str, Any]:
-    """Return the facts of a method for programs."""
     from fedloom.evaluation.protocols import offered_protocols
 
     citation = description.citation

@@ -161,10 +161,9 @@ def run_and_report(
     one_core: bool = False,
     after_cells: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the cells of a `study` in `out`, print their table, and write the report of all its finished cells.
-    only: patterns of the cells; none for all. plan: print the plan instead. workers, on, allow_mixed, one_core: as in
-    `run_study`. after_cells: writes files that the report reads; called when all cells have ended, also after failures.
-    Exits with 1 if a cell failed or remains."""
+    """Run the chosen cells (patterns in `only`) of a `study` in `out`, or show the `plan`; print their table, and write
+    the report of all finished cells. workers, on, allow_mixed, one_core: as in `run_study`. after_cells: writes files
+    that the report reads, also after failures. Exits with 1 if a cell failed or remains."""
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
     from fedloom.runs.storage.finished_runs import refuse_mixed_results
@@ -297,8 +296,7 @@ def save_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
 
 
 def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True) -> list[PageSection]:
-    """Return the sections of the studies in `folders`: their progress, and our values next to a paper's.
-    Raises `RunFolderError` for a study that cannot be read."""
+    """Return the sections of the studies in `folders`: their progress, and our values next to a paper's."""
     if not folders:
         return []
     from fedloom.results.page_sections import progress

@@ -75,7 +75,6 @@ def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
 
 
 def _print_drift(rounds: Sequence[DriftRound]) -> None:
-    """Print the drift of a run, or how to measure it."""
     from fedloom.results.report.drift import NOT_MEASURED, drift_notes, drift_rows, drift_sentences
 
     if not rounds:

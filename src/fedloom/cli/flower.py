@@ -193,7 +193,6 @@ def node(
 
 
 def _print_findings(findings: "Sequence[Finding]", as_json: bool, required: dict[str, str] | None = None) -> None:
-    """Print findings, and exit with 1 if one is an error."""
     failed = any(finding.level == "error" for finding in findings)
     if as_json:
         requires = {} if required is None else {"requires": required}

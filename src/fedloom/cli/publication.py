@@ -149,7 +149,6 @@ def table(
 
 
 def _refuse_ignored(context: typer.Context, pivots: bool, compares: bool) -> None:
-    """Raise `ConfigError` for an option on the command line that this table would ignore."""
     from fedloom.core.text import listed
 
     by_name = {name: context.get_parameter_source(name) for name in context.params}
@@ -163,7 +162,6 @@ def _refuse_ignored(context: typer.Context, pivots: bool, compares: bool) -> Non
 
 
 def _inches(text: str) -> float:
-    """Return a width in inches. Raises `ConfigError` for an unknown word, and for a width that fits no page."""
     try:
         inches = _WIDTHS.get(text) or float(text)
     except ValueError:

@@ -84,7 +84,6 @@ def reproduce(
 
 
 def _show_tables(scale: Scale, as_json: bool) -> None:
-    """Print every table with its cells and the data that it needs."""
     from fedloom.papers.recipe import missing_sources, recipes
 
     summaries: list[dict[str, Any]] = []
@@ -109,7 +108,6 @@ def _show_tables(scale: Scale, as_json: bool) -> None:
 def _show_plan(
     recipe: Recipe, study: StudyPlan, cells: Sequence[Cell], folder: Path, scale: Scale, as_json: bool
 ) -> None:
-    """Print the rows of a table with their cells, finished cells, and missing data."""
     from fedloom.papers.recipe import missing_sources
     from fedloom.runs.studies.study_folder import StudyFolder
 

@@ -92,8 +92,8 @@ def rewind_run(run: Path, round_: int) -> str:
 
 
 def overrides_with_options(overrides: Sequence[str] | None, **options: int | None) -> list[str]:
-    """Return the overrides, and those `options` that are not None as further ones.
-    Raises `ConfigError` for a key that is set in both ways, and for an option of the command written as a key."""
+    """Return the overrides with those `options` that are not None. Raises `ConfigError` for a key that is set in both
+    ways, and for an option of the command written as a key."""
     all_overrides = list(overrides or ())
     refuse_options(all_overrides)
     for key, value in options.items():

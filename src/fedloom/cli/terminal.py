@@ -110,7 +110,6 @@ def print_result(console: Console, result: RunData, brief: bool = False) -> None
 
 
 def _protocol_text(result: RunData) -> str:
-    """Return the protocol of a run, and the number of tested clients if some have no test data."""
     protocol, clients = result.numbers["protocol"], result.numbers["clients"]
     tested = curve(of_protocol(result.rows, protocol), "clients", "test")[1]
     return f"{protocol} over {tested[-1]:.0f} of {clients} clients" if tested and tested[-1] < clients else protocol

@@ -46,8 +46,8 @@ class Needs(Section):
     dp: bool = Field(False, description="Uploads are made differentially private (the wrapper dp).")
 
     def resolved(self, config: RunConfig) -> "Needs":
-        """Return the needs with goal and networks as the config says where they are null.
-        Raises `ConfigError` for a protocol that is neither of a global nor of a personal model."""
+        """Return the needs with goal and networks as the config says where they are null; `ConfigError` if it names
+        neither."""
         model = config.evaluation.protocol.partition("/")[0]
         if self.goal is None and model not in GOALS:
             raise ConfigError(

@@ -57,9 +57,8 @@ class FeatureProfile:
 
 
 def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0) -> FeatureProfile:
-    """Profile the features that a net with the weights `tree` has of the clients' training samples. It pools features
-    of people, so it is for simulations, or for data that belong to one owner. seed: of the random dealings and folds.
-    Raises `ConfigError` for a net without features, or whose features are not finite, or no client with samples."""
+    """Profile the features that a net with the weights `tree` has of the clients' training samples; they are pooled, so
+    it is for simulations. Raises `ConfigError` for a net without features, or features that are not finite."""
     if not net.classifier_block:
         raise ConfigError("this model has no head, so it has no features: profile its labels alone")
     owners = np.flatnonzero(scenario.train.sizes)
@@ -110,7 +109,6 @@ def feature_profile(
 
 
 def _mean(pairs: Floats) -> float:
-    """Mean over the pairs that are known; NaN without one."""
     known = pairs[np.triu_indices(len(pairs), 1)]
     known = known[~np.isnan(known)]
     return float(known.mean()) if len(known) else float("nan")

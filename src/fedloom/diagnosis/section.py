@@ -34,7 +34,6 @@ def diagnosis_sections(folders: Iterable[Path]) -> list[PageSection]:
 
 
 def _section(facts: Mapping[str, Any], number: int) -> PageSection:
-    """Return the section of a diagnosis. Raises many errors for damaged entries."""
     figures: list[list[Cell]] = [list(map(str, row)) for row in facts["rows"]]
     group_sizes = Counter(facts["groups"])
     by_client: list[list[Cell]] = [

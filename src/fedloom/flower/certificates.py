@@ -245,7 +245,6 @@ def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> Non
 
 
 def _read_private_key(file: Path) -> Any:
-    """Read a private key, PEM or OpenSSH. Raises `ConfigError` for anything else, and for one with a password."""
     content = read_or_explain(file, "a private key", "name the file that `fedloom flower keys` wrote")
     load = pem.load_ssh_private_key if b"OPENSSH" in content[:40] else pem.load_pem_private_key
     try:

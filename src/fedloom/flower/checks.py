@@ -74,7 +74,7 @@ def check_scored(
     samples: int,
 ) -> dict[str, MetricStates]:
     """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
-    adapted: samples that adapting processed. total: the client's test samples, if known. samples: its training
+    adapted: samples that adapting processed. total, samples: the client's test samples, if known, and its training
     samples."""
     if tested.keys() != set(predictors):
         raise MessageError(
@@ -165,9 +165,8 @@ def _norm(tensor: Tensor) -> float:
 
 
 class References(Stored):
-    """The usual sizes of a run, which judge new ones. They are stored, so a restarted server judges as before.
-    items: the largest median of each norm of uploads. steps: the largest accepted change (L2) of each entry of the
-    server's state."""
+    """The usual sizes of a run, which judge new ones, also after a restart. items: the largest median of each norm of
+    uploads. steps: the largest accepted change (L2) of each entry of the server's state."""
 
     FILE = "flower-references.json"
     ADVICE = "delete it, and the run continues with new references for its bounds"

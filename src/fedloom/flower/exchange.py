@@ -93,9 +93,8 @@ class Exchange:
         self._last_body = Record(), to_bytes({})
 
     def replies(self, jobs: Mapping[int, AnyJob], upload_limit: int) -> Iterator[tuple[int, Message | str]]:
-        """Yield the replies to `jobs`, by client, as they arrive, until all are there or the time is over.
-        Text instead of a message says why a reply is lost; its request was sent twice. upload_limit: bytes that a reply
-        may have in addition to small facts."""
+        """Yield the replies to `jobs`, by client, as they arrive, until all are there or the time is over; text says
+        why a reply is lost. upload_limit: bytes that a reply may have in addition to small facts."""
         if not jobs:
             return
         seconds, job = self._config.round_timeout, next(iter(jobs.values()))
@@ -156,7 +155,6 @@ class Exchange:
         self._report_missing({*unsent}, [*pending.values()], seconds, round_)
 
     def _report_missing(self, unsent: set[int], pending: list[int], seconds: float, round_: int) -> None:
-        """Report clients that are late, have not joined, or are offline."""
         late = sorted([*pending, *self._online(unsent)])
         if late:
             self._report(self._pauses.late_sentence(late, seconds, round_), "late", round_)
@@ -175,7 +173,6 @@ class Exchange:
         return [client for client in clients if self._registry.node_of(client) is not None]
 
     def _send(self, client: int, job: AnyJob, seconds: float) -> str:
-        """Send a job that has `seconds` left; return the message id."""
         state_round = None if isinstance(job, NewcomerJob) else kept_since(job.state)
         request = request_for(job, self._registry.identity, state_round)
         payload, (last, body) = job.payload if isinstance(job, Job) else job.server, self._last_body

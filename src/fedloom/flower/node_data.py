@@ -270,9 +270,8 @@ def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> 
 
 
 def pool_moments(reported: Collection[ClientMoments], nodes: Nodes | None = None) -> Scale:
-    """Return mean and deviation over all samples, summed in client order in float64; a constant feature gets 1. If the
-    nodes impute, of the numeric features alone, and the values of missing cells. Raises `DataError` for a column
-    without a value at any node."""
+    """Return mean and deviation over all samples, summed in client order in float64; a constant feature gets 1. If
+    nodes impute: of the numeric features alone, and the cells' values. Raises `DataError` for a column without one."""
     samples = np.array([client.counts for client in reported], np.float64)
     means, squares = (np.array([getattr(client.moments, key) for client in reported]) for key in ("mean", "squares"))
     observed = samples.sum(0)

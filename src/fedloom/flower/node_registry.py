@@ -236,13 +236,11 @@ class NodeRegistry:
             time.sleep(self._transport.poll_seconds)
 
     def _explain(self, clients: Sequence[int]) -> str:
-        """Say why clients are missing, or what to do."""
         reasons = self._absences.by_client()
         known = [reasons[client][-1] for client in clients if client in reasons and client not in self._joined]
         return "; ".join([*known, *reasons.get(None, [])][:3]) or "start their nodes"
 
     def _register(self, request: _PendingJoin, message: Message | str) -> None:
-        """Register the node that replied to a join request, or leave it out."""
         client, node = None, request.node
         try:
             if isinstance(message, str):
@@ -275,7 +273,6 @@ class NodeRegistry:
         self._node[reply.client], self._joined[reply.client] = node, reply
 
     def _check(self, reply: JoinReply) -> None:
-        """Raise `MessageError` if a client does not fit the run."""
         client = reply.client
         if reply.run != self.identity.run:
             raise MessageError(f"it joins the run {short_repr(reply.run)}, this is {self.identity.run}")

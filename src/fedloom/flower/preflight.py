@@ -170,7 +170,6 @@ def fingerprint_findings(app: Path, config: RunConfig, expected: str | None, ori
 
 
 def _data_finding(config: RunConfig, client: int, data: Path) -> Finding:
-    """Read a node's data as its app will do."""
     try:
         node = Node(config, client, data.parent, data=data)
         node.require_data()
@@ -206,7 +205,6 @@ def sizes_of(config: RunConfig) -> tuple[int, int]:
 
 
 def _public_key_findings(keys: Path, clients: int) -> list[Finding]:
-    """Check that the folder has a different public key for every client, if it has any."""
     if not any(keys.glob("node-*.pub")):
         return []
     try:
@@ -223,7 +221,6 @@ def _public_key_findings(keys: Path, clients: int) -> list[Finding]:
 
 
 def _read_report(file: Path) -> dict[str, str]:
-    """Read the server's requirements. Raises `ConfigError` for another file."""
     content = read_or_explain(file, _SERVER_REPORT, "get it from the server's administrator")
     try:
         report: Any = parse_json(content)
@@ -236,9 +233,8 @@ def _read_report(file: Path) -> dict[str, str]:
 def connection_findings(
     address: str, authority: Path | None, clock: Callable[[], float] = time.time
 ) -> Iterator[Finding]:
-    """Check the connection to the SuperLink in the way of a node, up to the first error.
-    address: host:port of the SuperLink. authority: the file of the server's ca.crt; None for a SuperLink without TLS.
-    clock: this machine's, in seconds since 1970."""
+    """Check the connection to the SuperLink at an `address` (host:port) as a node would, up to the first error.
+    authority: the file of the server's ca.crt; None without TLS. clock: this machine's, in seconds since 1970."""
     try:
         (host, port), context = parse_address(address), None
         if authority is not None:
@@ -302,7 +298,6 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def _clock_finding(connection: socket.socket, host: str, clock: Callable[[], float]) -> Finding:
-    """Compare this machine's clock with the server's, by the date in the answer to a request over `connection`."""
     sent = clock()
     try:
         connection.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
@@ -319,7 +314,6 @@ def _clock_finding(connection: socket.socket, host: str, clock: Callable[[], flo
 
 
 def _date_of(connection: socket.socket) -> float:
-    """Read the header of an answer and return its date. Raises `ValueError` if it has none."""
     header = b""
     while b"\r\n\r\n" not in header and len(header) < _MAX_HEADER and (chunk := connection.recv(4096)):
         header += chunk
@@ -331,7 +325,6 @@ def _date_of(connection: socket.socket) -> float:
 
 
 def _peer_findings(connection: Any, address: str, now: datetime) -> Iterator[Finding]:
-    """Check the dates of the server's certificate."""
     from cryptography import x509
 
     from fedloom.flower.certificates import date_findings

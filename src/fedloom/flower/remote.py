@@ -252,7 +252,6 @@ class RemoteEngine(Engine):
             self._note(LogRecord(text, "unbounded", round=first_job.ctx.round))
 
     def _refuse(self, job: AnyJob, subject: str, error: Exception) -> None:
-        """Report a reply that does not count."""
         client, round_ = job.ctx.client, job.ctx.round
         event = "lost" if isinstance(error, LostReplyError) else "refused"
         if event == "refused":

@@ -121,7 +121,6 @@ def serve(
 
 
 def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> Scale:
-    """Pool the moments that the online clients report, and refuse clients that are far from the others."""
     settings, features = config.flower, [(nodes.features or ())[index] for index in nodes.reported_features]
     counts = {client: reported.samples for client, reported in registry.moments().items()}
     for client, reason in shares_too_large(counts, settings.max_share).items():

@@ -89,9 +89,8 @@ class Trouble(Strict):
 
 
 class Status(Stored):
-    """The content of the status file. started, written: seconds since 1970. round: the last finished one. bytes_up,
-    bytes_down: of uploads and payloads, over all finished rounds. absent: the first fifty nodes that are left out.
-    refused: uploads and tests. failures: exceptions of clients."""
+    """The content of the status file. started, written: seconds since 1970. round: the last finished one. bytes: over
+    all finished rounds. absent: the first fifty. refused: uploads and tests. failures: exceptions of clients."""
 
     FILE = "flower-status.json"
     ADVICE = "it may be of another version of fedloom; the run writes it again"

@@ -181,7 +181,6 @@ class UploadReader:
 
     @functools.cached_property
     def _rehearsal_indices(self) -> Tensor:
-        """Indices of a few samples of each class."""
         labels = self._worker.data.y.cpu()
         return torch.cat(
             [(labels == label).nonzero()[:_PER_CLASS, 0] for label in range(self._worker.data.num_classes)]

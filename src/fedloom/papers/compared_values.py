@@ -133,8 +133,7 @@ def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Comp
 
 
 def limitations(values: Sequence[ComparedValue], failures: FailureReasons | None = None) -> list[str]:
-    """List the limits of the comparison: single seeds, other seeds for some methods, the same value on all seeds,
-    failures, and rows that were not run."""
+    """List the limits of the comparison: seeds, values that are equal on all of them, failures, and rows not run."""
     run = [value for value in values if value.was_run]
     sentences = []
     for column, rows in _rows_by_column(value for value in run if len(value.seeds) == 1).items():
@@ -163,7 +162,6 @@ def limitations(values: Sequence[ComparedValue], failures: FailureReasons | None
 
 
 def _different_seeds(run: Sequence[ComparedValue]) -> list[str]:
-    """A sentence for each column whose methods were run with different seeds."""
     sentences = []
     for column in dict.fromkeys(value.column for value in run):
         seeds_by_row: dict[str, set[int]] = {}
@@ -180,7 +178,6 @@ def _different_seeds(run: Sequence[ComparedValue]) -> list[str]:
 
 
 def _rows_by_column(values: Iterable[ComparedValue]) -> dict[str, list[str]]:
-    """The rows of values by column, each once."""
     rows: dict[str, dict[str, None]] = {}
     for value in values:
         rows.setdefault(value.column, {})[value.row] = None
@@ -235,7 +232,6 @@ def largest_step(values: Iterable[ComparedValue]) -> float:
 
 
 def _setting_reason(recipe: Recipe, measurements: Sequence[Measurement]) -> str | None:
-    """Why these measurements are not of the paper's own setting; None if they are."""
     if all(measurement.comparable for measurement in measurements):
         return None
     changed = measurements[0].changed

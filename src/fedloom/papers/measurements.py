@@ -93,8 +93,7 @@ def measure(recipe: Recipe, results: CellResults, changed: str = "", comparable:
 
 
 def printed_rows(recipe: Recipe) -> Iterator[tuple[PrintedValue, str | None, str]]:
-    """Yield every printed value with its column of the study, if it has one, and each row that stands for it: the
-    method's, and its variants (`authors`, `sound`)."""
+    """Yield every printed value with its column of the study, if any, and each row that stands for it."""
     for value in recipe.values:
         column = recipe.column(value.column)
         yield value, column, value.method
@@ -111,8 +110,8 @@ def measurements_csv(measurements: Sequence[Measurement]) -> str:
 
 
 def read_measurements(path: Path) -> list[Measurement]:
-    """Read measurements from a CSV file, which may be gzipped; files of earlier versions lack the test samples.
-    Raises `OSError` for a file that cannot be read, `ValueError` for one with other columns."""
+    """Read measurements from a CSV file, also gzipped or of an earlier version. Raises `ValueError` for other
+    columns."""
     data = path.read_bytes()
     text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     reader = csv.DictReader(io.StringIO(text))
@@ -136,8 +135,7 @@ def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | No
 
 
 def client_accuracy(client: int, result: RunData, name: str = "accuracy") -> float | None:
-    """Return one client's test accuracy in percent in the selected rounds of `result`; None without one. `name` is that
-    of the measure, for another predictor e.g. "accuracy/online"."""
+    """Return one client's accuracy in percent in the selected rounds of `result`; `name` may be another predictor's."""
     share = selected_accuracies(result, name).get(client)
     return None if share is None else 100 * share
 
@@ -150,7 +148,6 @@ def _core_seconds(result: RunData) -> float | None:
 
 
 def _machine(result: RunData) -> str:
-    """Processor and versions, in words."""
     environment = None if result.folder is None else RunFolder(result.folder).read_json("env.json")
     return "not known" if environment is None else environment_line(environment)
 
@@ -158,7 +155,6 @@ def _machine(result: RunData) -> str:
 def _value_of(
     recipe: Recipe, value: PrintedValue, result: RunData, predictor: str, results: CellResults
 ) -> float | None:
-    """Our value of a printed one, in its unit; None where the run does not have it."""
     metric = value.metric
     if metric.startswith("rounds_to_"):
         first = reached(result, float(metric.removeprefix("rounds_to_")) / 100)

@@ -195,8 +195,8 @@ class Recipe:
         return None if baseline == row else baseline
 
     def claimed_gain(self, printed: PrintedValue) -> float | None:
-        """Return the printed gain of the paper's own method over its plain row, in the column of a printed value; None
-        where the column has no such rows."""
+        """Return the printed gain of the paper's own method over its plain row, in the column of a printed value, if
+        any."""
         key = printed.column, printed.domain, printed.metric
         by_row = {v.method: v.value for v in self.values if (v.column, v.domain, v.metric) == key}
         # Papers print the whole method last, below its ablations.
@@ -220,8 +220,7 @@ class Recipe:
         return "; ".join([self.table.reduction or small.reduction, *notes])
 
     def changing(self, overrides: Sequence[str], scale: Scale = "full") -> list[str]:
-        """Keep the `key=value` overrides that can change a number at this scale. Engines cannot, and neither can values
-        that all cells have already."""
+        """Keep the `key=value` overrides that can change a number at this scale, as engines cannot."""
         # Comparing run folders builds a study, which is slow, so clear cases are decided first.
         keys = {override: override.partition("=")[0] for override in overrides}
         candidates = [o for o, key in keys.items() if changes_numbers(key) and not key.startswith("scenario.path")]
@@ -275,7 +274,6 @@ class Recipe:
             return None
 
     def _setting(self, name: str, small: bool) -> Keys:
-        """A column's keys, as a setting of the study."""
         column = self.table.columns[name]
         setting = {key: value for key, value in column.items() if key not in _COLUMN_KEYS}
         if not small:

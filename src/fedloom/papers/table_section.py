@@ -95,7 +95,6 @@ def _comparison(recipe: Recipe, measurements: Sequence[Measurement], values: Seq
 
 
 def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> DataTable:
-    """The values. Verdicts are left out where all are the same."""
     rows: list[list[Cell]] = [
         [
             value.column,
@@ -123,7 +122,6 @@ def _orders_sheet(orders: Sequence[ComparedOrder]) -> DataTable:
 
 
 def _minutes_sheet(values: Sequence[ComparedValue]) -> DataTable:
-    """Minutes of one core for a run of each row; no rows where no run was on one core."""
     rows: list[list[Cell]] = [
         [value.column, value.row, (f"{value.seconds / 60:.1f}", value.seconds)]
         for value in {(value.column, value.row): value for value in values}.values()

@@ -102,8 +102,8 @@ class DataTable:
         return [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in self.rows]
 
     def formatted(self, format: str) -> str:
-        """Return the table as "markdown", "latex", "text" for a terminal, "csv" with the plain values, or "html".
-        Raises `ConfigError` for another format."""
+        """Return the table as "markdown", "latex", "text", "csv" (plain values) or "html"; `ConfigError` for
+        another."""
         match format:
             case "markdown":
                 return self._tabulated("pipe", "**{}**")

@@ -230,13 +230,11 @@ class _Block:
         self._pairs_vary = len(counts | {outcome.n for outcome in self._differences.values()}) > 1
 
     def headings(self) -> list[str]:
-        """Return the headings of the block's columns."""
         interval = [f"over {self._layout.against} [{100 * LEVEL:.0f} %]"] if self._layout.interval else []
         p_value = ["p"] if self._layout.p_value else []
         return [self._measure.words, *(interval + p_value if self._measure.tested else [])]
 
     def values(self, index: int | None) -> list[_Value]:
-        """Return the block's values of a group; None for no run."""
         count = len(self.headings())
         if index is None or not self._measure.defined(index):
             return [_NONE] * count

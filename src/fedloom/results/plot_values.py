@@ -48,7 +48,7 @@ class ChartRow:
         return f"{self.method} {self.panel}".rstrip()
 
     def curve(self, measure: str, scale: float = 1.0) -> palette.Curve | None:
-        """Return a measure of the tests by round, times `scale`; None where no round has a finite value of every
+        """Return a measure of the tests by round, times `scale`; None without a round with a finite value of each
         seed."""
         by_run = [dict(zip(*curve(result.rows, measure, "test"), strict=True)) for result in self.group.results]
         # A mean over fewer seeds in some rounds would jump where a run ends early.
@@ -121,7 +121,6 @@ def _curves(rows: Sequence[ChartRow], metric: str) -> palette.PlotData:
 
 
 def _about(remark: str, rows: Sequence[str]) -> str:
-    """Return a sentence that makes a remark about rows and names them; empty without rows."""
     return f" {remark}: {listed(rows)}." if rows else ""
 
 

@@ -167,7 +167,6 @@ def _newcomer_row(group: Group) -> NewcomerRow:
 
 
 def _by_client(run: RunData) -> dict[str, dict[int, float]]:
-    """The accuracies of newcomers by how they were served, and client."""
     by_way: dict[str, dict[int, float]] = {}
     for row in run.rows:
         if row["split"] == NEWCOMERS and row["name"] == "accuracy" and row["client"] is not None:

@@ -110,9 +110,8 @@ class CallbackMeasures:
         self._owners: dict[str, Callback] = {}
 
     def rows(self, config: RunConfig, federation: Federation, rows: Sequence[Row]) -> list[Row]:
-        """Call every callback's `on_measure` after a round of `federation`, with a copy of the round's `rows`, and
-        return its numbers as rows.
-        Raises `ConfigError` for a name that is taken or malformed, and for a value that is not a number."""
+        """Call every callback's `on_measure` with a copy of the `rows` of a round of `federation`; return its numbers
+        as rows. Raises `ConfigError` for a name that is taken or malformed, and for a value that is not a number."""
         round_, weights = federation.round, functools.partial(copy_weights, federation)
         loop_names, measured = {row["name"] for row in rows}, list[Row]()
         for callback in self._callbacks:
@@ -132,7 +131,6 @@ class CallbackMeasures:
         return measured
 
     def _claim(self, name: Any, callback: Callback, federation: Federation) -> None:
-        """Reserve a name for the callback's measure."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise _error(callback, f"measure {_shown(name)} is no name; use letters, digits and _ . / -")
         if self._owners.get(name) is callback:

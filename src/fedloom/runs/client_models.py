@@ -22,8 +22,7 @@ _SERVER_STATES, _BY_CLIENT = ("before", "after"), ("uploads", "states")
 
 @dataclass(frozen=True, slots=True)
 class KeptRound:
-    """A round whose client models are kept: the server before and after it, and by client id the uploads as they were
-    aggregated and the private states of participants that have one."""
+    """A kept round: the server before and after it, and by client id the uploads as aggregated and private states."""
 
     round: int
     before: Record
@@ -59,8 +58,8 @@ def kept_rounds(folder: Path) -> tuple[int, ...]:
 
 
 def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
-    """Return the client models that a `folder` has of `round_`, read on access. Raises `CheckpointError` if they are
-    damaged, or not of this `fingerprint`."""
+    """Return the client models that a `folder` has of `round_`. Raises `CheckpointError` for damage or another
+    `fingerprint`."""
     path = folders.round_folder(folder, round_)
     try:
         meta = state_archive.read_meta(path, _FORMAT, fingerprint)

@@ -49,8 +49,7 @@ class Newcomer:
 
 
 class NewcomerService:
-    """Gives the newcomers of a scenario a model, tunes it on their samples and tests it. `state` is the server's after
-    `round`; there is one task for each architecture."""
+    """Gives the newcomers of a scenario a model, tunes it and tests it. `state` is the server's after `round`."""
 
     state: Record
     round: int
@@ -120,8 +119,8 @@ class NewcomerService:
         return "personal" in self._predictors(newcomer, state)
 
     def predictor(self, newcomer: Newcomer, state: Record) -> Predictor:
-        """Return the model that the server has for a newcomer: a personal one if its private `state` has been trained,
-        else the global one, if the method has one. Raises `ConfigError` if it has neither."""
+        """Return the model that the server has for a newcomer: a personal one if its `state` has been trained, else
+        global."""
         predictors = self._predictors(newcomer, None) | self._predictors(newcomer, state)
         own = predictors.get("personal")
         part = initial_part(self.method, self.tasks[0])
@@ -234,8 +233,8 @@ def newcomer_notes(config: RunConfig, scenario: Scenario, tests: NewcomerTests |
 
 
 class NewcomerTests:
-    """Tests the newcomers of a scenario. Raises `ConfigError` if the method cannot serve one, before any training, and
-    for few-shot tests. `ran` says whether they were tested, in this process."""
+    """Tests the newcomers of a scenario; `ran` says whether it did, in this process. Raises `ConfigError` for few-shot
+    tests, and before any training if the method cannot serve a newcomer."""
 
     def __init__(
         self, federation: Federation, worker: Worker, scenario: Scenario, evaluation: EvaluationConfig

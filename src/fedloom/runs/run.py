@@ -178,7 +178,6 @@ class _Run(Generic[R]):
         self.stop_reason: str | None = None  # why a callback ended the run before its last round
 
     def execute(self, start: Checkpoint | None) -> R:
-        """All rounds after `start`, then the summary."""
         if start is not None:
             restore(self.federation, start)
             self.checkpoint, self.checkpoint_sha256, self.checkpoint_round = start.path, start.sha256, start.round
@@ -331,7 +330,6 @@ class _Run(Generic[R]):
                 self.note(diagnostic.message)
 
     def note(self, text: str) -> None:
-        """Pass a note to all callbacks."""
         for callback in self.callbacks:
             callback.on_note(self.config, text)
 

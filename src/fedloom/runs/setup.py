@@ -37,8 +37,8 @@ class Setup:
 
     @staticmethod
     def from_config(config: RunConfig, input_shape: tuple[int, ...], num_classes: int, clients: int) -> "Setup":
-        """Build the setup for samples [n, *input_shape] of `num_classes` classes. Raises `ConfigError` for a model that
-        does not fit."""
+        """Build the setup of a config for samples [n, *input_shape] of `num_classes` classes. Raises `ConfigError` for
+        a model that does not fit."""
         streams, method = Streams(config.seed), config.build_method()
         blueprints = config.blueprints(input_shape, num_classes, method)
         nets = [blueprint.build(streams) for blueprint in blueprints]
@@ -108,8 +108,8 @@ _NATIVE = ("amx_bf16", "avx512_bf16")  # features of processors that multiply in
 
 
 def bfloat16_advice(config: RunConfig, worker: Worker, round_: int, seconds: float) -> str | None:
-    """Measure after the first round, which took `seconds`, whether bfloat16 would speed a long run up, and return a
-    sentence if it would. The measured steps leave the random numbers of `worker` alone."""
+    """Measure after the first round_, which took `seconds`, if bfloat16 would speed a long run of `worker` up; say
+    so."""
     long = seconds * (config.rounds - round_) >= _WORTH_SECONDS
     if round_ != 1 or not long or config.precision != "float32" or worker.device.type != "cpu" or not has_bfloat16():
         return None
@@ -135,8 +135,7 @@ def has_bfloat16() -> bool:
 
 
 def step_seconds(worker: Worker) -> tuple[float, float]:
-    """Return the shortest time of a plain step in float32 and in bfloat16, of a copy of the first net, in seconds of
-    the processor: other work on the machine shall not pass for a gain."""
+    """Return the shortest processor time of a plain step of the first net in float32 and in bfloat16, in seconds."""
     net = deep_copy(worker.loaded_nets[0].net)
     indices = torch.arange(min(worker.local_training.batch_size, len(worker.data)))
     x = worker.data.gather(indices)

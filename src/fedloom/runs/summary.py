@@ -32,9 +32,8 @@ def summarise(
     tests: ProtocolTests,
     zero_shot_note: str | None = None,
 ) -> dict[str, Any]:
-    """Return the numbers of a run by its `config`: setting, scores, costs, the method's figures, attack, newcomers.
-    Scores are those of the main protocol of its `tests`, with those of each protocol below "protocols". `worker` has
-    counted and timed the training of the `federation`, `rows` are the measures of all rounds."""
+    """Return the numbers of a run by its `config`, from the `rows` of all rounds: setting, scores of the main protocol
+    of its `tests` and of each, costs (`worker` has timed the `federation`), the method's figures, attack, newcomers."""
     return {
         "method": config.method,
         "preset": config.preset,
@@ -92,8 +91,7 @@ def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _metrics(config: RunConfig, rows: Sequence[Row], own_metrics: Sequence[str]) -> dict[str, Any]:
-    """The metrics that are always shown, those of the protocol, and those that the config asks for, at the selected
-    round; None where one is not defined. Few-shot evaluation measures none of them."""
+    """The shown, own and configured metrics at the selected round; None where not defined. Few-shot measures none."""
     evaluation = config.evaluation
     shown = (*SHOWN, *own_metrics, *evaluation.metrics, *(DECISION if evaluation.decision else ()))
     names = () if evaluation.protocol == "few-shot" else dict.fromkeys(shown)
@@ -130,8 +128,8 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
 
 
 def newcomer_numbers(federation: Federation, rows: Sequence[Row], zero_shot_note: str | None) -> dict[str, Any]:
-    """Return the measures (`rows`) on the clients of a federation that never trained, by how they were served, with the
-    zero_shot_note, and which could not be tested, as their nodes were not there."""
+    """Return the measures (`rows`) on clients of a federation that never trained, by service, and who was not
+    tested."""
     scenario, by_service, tested = federation.scenario, dict[str, dict[str, float]](), set[int]()
     for row in rows:
         if row["split"] == log.NEWCOMERS and row["client"] is not None:

@@ -42,8 +42,7 @@ def import_tracker(module: str, extra: str) -> Any:
 
 
 def measures(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the measures of the whole run by split and name ("test/accuracy"), with the way of serving newcomers
-    ("newcomers/zero-shot/accuracy") or a protocol other than the main one between them."""
+    """Return the run's measures by split and name ("test/accuracy"), with what else tells two apart between them."""
     values, main = {}, main_protocol(rows)
     for row in rows:
         ambiguous = row["split"] == NEWCOMERS or (row["split"] in TESTED_SPLITS and row["protocol"] != main)

@@ -74,8 +74,7 @@ def light_colors() -> dict[str, str]:
 
 @contextmanager
 def in_light_theme(settings: Mapping[str, Any] | None = None) -> Iterator[str]:
-    """Draw figures in the page's light colours, for picture files; yields the background. settings: further ones of
-    matplotlib."""
+    """Draw figures in the page's light colours, for picture files, with further settings; yields the background."""
     light = light_colors()
     token = _palette.set(light)
     try:
@@ -145,7 +144,7 @@ def _prefixed(body: str, name: str) -> str:
 
 
 def place(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
-    """Return axes on a page's `figure` without a frame or a grid, with these margins (`left` to `bottom`) in CSS
+    """Return axes on a page's `figure` without frame and grid; `left`, `top`, `right`, `bottom`: margins in CSS
     pixels."""
     width, height = 72 * figure.get_figwidth(), 72 * figure.get_figheight()
     box = (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)

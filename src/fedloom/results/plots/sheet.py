@@ -50,8 +50,8 @@ def draw_figure(plot: palette.PlotData, figure: Figure, width: float) -> list[Ax
 
 
 def save_figure(plot: palette.PlotData, path: Path, width: float) -> None:
-    """Write a figure of this width in inches to a .pdf, .svg or .png `path`, whole or not at all; the same `plot` gives
-    the same bytes."""
+    """Write the figure of a `plot`, of this width in inches, to a .pdf, .svg or .png `path`; equal plots, equal
+    bytes."""
     figure = Figure()
     draw_figure(plot, figure, width)
     with drawing.in_light_theme(_SETTINGS):
@@ -94,7 +94,6 @@ def _panel_height(plot: palette.PlotData, width: float) -> float:
 
 
 def _legend_letters(width: float) -> int:
-    """Return how many letters of a name fit to the right of its line."""
     return max(8, int((width - 0.6) / _LETTER))
 
 

@@ -68,7 +68,6 @@ def _draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], 
 
 
 def _name_classes(axes: Axes, names: Sequence[str], step: int, x: str, y: str) -> None:
-    """Write the name of every `step`-th column above it."""
     dress(axes, PAGE, x, y, grid=None)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
@@ -214,7 +213,6 @@ def class_blocks(rows: Sequence[ChartRow]) -> list[Markup]:
 
 
 def _row_blocks(number: int, group: Group, results: ClassResults, tone: str, with_clients: bool) -> list[Markup]:
-    """Render one row: matrix, recall of each class, calibration, and all classes as a table that folds."""
     charts = [_confusion(f"confusion-{number}", results)] if results.confusion is not None else []
     charts.append(_recall(f"recall-{number}", group, results, tone))
     calibrated = _calibration(f"calibration-{number}", group, tone)
@@ -302,7 +300,6 @@ def _calibration(name: str, group: Group, tone: str) -> Markup | None:
 
 
 def _heat_maps(measured: Sequence[tuple[ChartRow, ClassResults]]) -> list[Markup]:
-    """Render the recalls of all rows by class, a map for each setting."""
     panels: dict[tuple[str, ...], list[tuple[str, list[float | None]]]] = {}
     for row, results in measured:
         panels.setdefault((row.panel, *results.classes), []).append((row.method, results.recall))

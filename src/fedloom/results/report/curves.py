@@ -68,7 +68,6 @@ def shows_seeds(curves: Sequence[Curve]) -> bool:
 
 
 def _mark_line(axes: Axes, curve: Curve, last: float, singly: bool) -> None:
-    """Draw the single seeds of a line behind it, and a dot at its end."""
     tone = drawing.color(tone_name(curve.tone))
     for seed in curve.seeds if singly and curve.std is not None else ():
         axes.plot(curve.rounds, seed, color=tone, alpha=0.35, linewidth=0.8)
@@ -141,8 +140,7 @@ def _axes_of_rows(width: float, row_height: float, rows: int, x: str) -> tuple[F
 
 
 def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
-    """Draw a dot per client and seed on an axis to 100 %, the lowest at the bottom of its row, and a line at the
-    median."""
+    """Draw a dot per client and seed on an axis to 100 %, a row for each method, and a line at the median."""
     figure, axes = _axes_of_rows(width, _DOT_ROW, len(rows), "test accuracy")
     axes.set_xlim(0, 100)
     axes.xaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))

@@ -86,7 +86,6 @@ def drift_notes(rounds: Sequence[DriftRound]) -> list[str]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that are known; None without any."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers else None
 
@@ -97,8 +96,7 @@ _MEASURES = ("drift", *(f"{part}_share" for part in PARTS), "diversity", "cosine
 
 
 def drift_sections(runs: Iterable[RunData]) -> list[PageSection]:
-    """Return a section for each of the first six runs that measured drift; a run in several rows has one.
-    Raises `RunFolderError` for a damaged file."""
+    """Return a section for each of the first six runs that measured drift; a run in several rows has one."""
     distinct = {run.folder or number: run for number, run in enumerate(runs)}.values()
     measured = [(run, rounds) for run in distinct if (rounds := run.measured_drift())]
     sections = [_section(run, rounds, number) for number, (run, rounds) in enumerate(measured[:_MOST_RUNS], 1)]

@@ -23,8 +23,7 @@ _OTHER_COLUMNS = 24  # columns of the terminal left of and right of the cells
 
 
 def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: int = 20) -> None:
-    """Print to the `console` clients x classes of a `picture` (scenario.json) as shades, at most `shown_clients` of
-    them."""
+    """Print clients x classes of a `picture` (scenario.json) as shades to the `console`, at most `shown_clients`."""
     longest = max((len(str(label)) for label in picture["classes"]), default=0)
     for name_length in range(max(longest, _SHORTEST_NAME), _SHORTEST_NAME - 1, -1):
         table = _holdings_table(picture, shown_clients, _SEPARATE_CLASSES, name_length=name_length)
@@ -76,8 +75,7 @@ def _holdings_table(
     cells: int = _MAX_CELLS,
     name_length: int = _SHORTEST_NAME,
 ) -> Table:
-    """Make a row for each of the first clients. More than `apart_up_to` classes share one column of at most `cells`
-    cells."""
+    """Make a row for each client; more than `apart_up_to` classes share one column of at most `cells` cells."""
     counts: list[list[int]] = picture["class_counts"]
     largest = max((n for row in counts for n in row), default=0) or 1
     table = Table(
@@ -106,7 +104,6 @@ def _holdings_table(
 
 
 def _domains_of(picture: Mapping[str, Any], client: int) -> list[str]:
-    """Names of the domains whose samples a client holds."""
     return [name for name, n in zip(picture["domains"], picture["domain_counts"][client], strict=True) if n]
 
 

@@ -32,8 +32,7 @@ def by_panel(rows: Sequence[ChartRow]) -> dict[str, list[ChartRow]]:
 def wide_and_narrow(
     draw: Callable[[float], Figure], name: str, title: str, description: str, wide: float
 ) -> list[Markup]:
-    """Draw a chart with its title and description at the width `wide` and at that of a phone; `name` is the prefix of
-    ids."""
+    """Draw a chart with its title and description at the width `wide` and at a phone's; `name`: the prefix of ids."""
     sizes = (("wide", wide), ("narrow", 360.0))
     return [inline(partial(draw, width), f"{name}-{css}", title, description, css) for css, width in sizes]
 
@@ -115,7 +114,6 @@ def _by_panel(rows: Sequence[ChartRow]) -> dict[str, list[Curve]]:
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The range of all means with their deviations, within [0, 1]."""
     bounds = [
         mean + sign * std
         for curve in curves

@@ -184,8 +184,7 @@ def _is_refused(registry: Any, name: str, key: str, section: Mapping[str, Any]) 
 
 
 def _unfit_for_nodes(former: Mapping[str, Any], values: dict[str, Any]) -> Iterator[tuple[_Path, str, list[str]]]:
-    """Keys that the source `nodes`, whose data are dealt, does not take when a change switches to it, or `partition`
-    when one leaves it."""
+    """Keys that the source `nodes` does not take when a change switches to it, or `partition` when one leaves it."""
     section, before = values.get("scenario"), former.get("scenario")
     if not isinstance(section, dict) or not isinstance(before, Mapping):
         return

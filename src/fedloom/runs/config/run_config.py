@@ -182,8 +182,7 @@ class RunConfig(Section):
         return self.model if isinstance(self.model, str) else ", ".join(model.title for model in self.models())
 
     def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
-        """Return a blueprint for each model of the run, for samples of `input_shape`. The `method` decides on extra
-        modules, the bias of the head and the number of nets."""
+        """Return a blueprint for each model of the run, for samples of `input_shape`, as the `method` needs them."""
         spec = method.spec
         extra = functools.partial(extra_of, method)
         needs: Any = {"head_bias": spec.head_bias, "nets": spec.nets, "extra": extra, "share": self.share}

@@ -364,7 +364,6 @@ def _audited(table: AuditedTable) -> DataFindings:
 
 
 def _in_memory(table: Any) -> TableFile:
-    """Return the columns of a DataFrame or a mapping of arrays."""
     if not hasattr(table, "keys"):
         raise ConfigError(f"fedloom.audit takes a DataFrame, a mapping of arrays or a path, not {type(table).__name__}")
     columns = {str(key): _arrow(table[key], str(key)) for key in table.keys()}  # noqa: SIM118 - a DataFrame has no items

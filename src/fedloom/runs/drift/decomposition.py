@@ -165,8 +165,7 @@ class Decomposition:
 
 
 class _Parts:
-    """Sums of the clients' updates, all float64. `central` is the change of the weights in the centralised round
-    [P]."""
+    """Sums of the clients' updates, all float64. `central`: the change of the weights in the centralised round [P]."""
 
     def __init__(self, participants: Collection[int], central: Tensor) -> None:
         self._participants, self._central, self._sizes = participants, central, dict[int, int]()
@@ -229,8 +228,7 @@ def _global_model(method: Method, state: Record, observed: ObservedRound) -> Pre
 
 
 class DriftObserver:
-    """Measures the drift of rounds, and changes nothing that the run computes. `latest` and `seconds` are the drift of
-    the last observed round and the time that it took."""
+    """Measures the drift of rounds and changes nothing. `latest`, `seconds`: of the last round, and what it took."""
 
     def __init__(self, decomposition: Decomposition | None = None) -> None:
         self._decomposition = decomposition
@@ -264,9 +262,8 @@ class DriftObserver:
 
 
 class RunDrift:
-    """Measures the drift of a federation's rounds if the config asks for it, and stores the values in `folder`, if any.
-    `elsewhere` says that clients train on nodes, whose data are not here. Raises `ConfigError` for decompositions of
-    such a federation."""
+    """Measures the drift of a federation's rounds if the config asks for it, and stores it in `folder`, if any. Raises
+    `ConfigError` for decompositions of a federation whose clients train `elsewhere`, on nodes."""
 
     def __init__(
         self, config: RunConfig, federation: Federation, worker: Worker, folder: RunFolder | None, elsewhere: bool

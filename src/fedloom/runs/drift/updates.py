@@ -22,8 +22,7 @@ Move = tuple[Tree, Tree | None]
 
 
 def weight_names(tree: Tree, task: Task, without: Collection[str] = ()) -> list[str]:
-    """Name the entries of `tree`, except `without`, that are trained weights, not buffers such as the statistics of
-    batch norm."""
+    """Name the entries of `tree`, except `without`, that are trained weights of the `task`, unlike statistics."""
     return [
         name
         for name, value in tree.items()
@@ -45,8 +44,7 @@ def evenly(items: Sequence[int], most: int) -> list[int]:
 
 
 def _blocks(moves: Sequence[Move], names: Sequence[str]) -> Iterator[Tensor]:
-    """Yield the updates [m, columns] in float64, some columns at a time, because all of them may not fit into
-    memory."""
+    """Yield the updates [m, columns] in float64, some columns at a time, because all may not fit into memory."""
     width = max(1, _BLOCK // max(1, len(moves)))
     for name in names:
         for start in range(0, moves[0][0][name].numel(), width):
@@ -69,8 +67,7 @@ MOST_COMPARED = 20  # clients that are compared in pairs
 
 @dataclass(frozen=True, slots=True)
 class ClientUpdates:
-    """The changes of weights in the clients' uploads: the participants' ids, and their weights after and before the
-    round."""
+    """The changes of weights in uploads: the participants' ids, and their weights after and before the round."""
 
     clients: Sequence[int]
     moves: Sequence[Move]

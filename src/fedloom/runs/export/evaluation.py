@@ -122,9 +122,8 @@ def evaluate(
 
 
 def imported_model(reference: str) -> ModelSource:
-    """Return the module, or the function that makes one, which "FILE.py:NAME" or "package.module:NAME" refers to.
-    Modules are also found in the working directory. Importing runs the user's code. Raises `ConfigError` if it
-    fails."""
+    """Return the module, or the function that makes one, which "FILE.py:NAME" or "package.module:NAME" refers to; also
+    in the working directory. Importing runs the user's code. Raises `ConfigError` if it fails."""
     origin, colon, name = reference.rpartition(":")
     if not colon or not origin or not name:
         raise ConfigError(f"--model {reference}: need FILE.py:NAME or MODULE:NAME, as nets.py:make_net")

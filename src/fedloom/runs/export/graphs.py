@@ -83,7 +83,6 @@ def _program_bytes(program: ExportedProgram, name: str) -> bytes:
 
 
 def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -> tuple[bytes, int]:
-    """Return the bytes of an ONNX model with the metadata inside, and its opset."""
     # an operator that ONNX lacks, or a model of more than 2 GB
     with _refusing(f"model {name} cannot be written as onnx: ", "torch-export needs none of ONNX's operators"):
         with quiet_logger("torch.onnx"):  # says that it skips operators of torchvision
@@ -132,8 +131,7 @@ def _onnx_runtime(raw: bytes) -> tuple[str, Callable[[Tensor], Tensor]]:
 
 
 def _difference(module: nn.Module, scores: Callable[[Tensor], Tensor], metadata: ExportMetadata, title: str) -> float:
-    """Return the largest difference of class scores, over batches of random samples. Raises `ConfigError` for more than
-    `TOLERANCE`."""
+    """Return the largest difference of class scores over random batches; `ConfigError` for more than `TOLERANCE`."""
     largest = 0.0
     for samples in _random_batches(metadata.input, _CHECKED_BATCHES):
         failure = f"model {title}: a batch of {len(samples)} fails: "

@@ -76,8 +76,8 @@ class Trained:
             return torch.cat([self.module(data.gather(part)) for part in parts])
 
     def decisions(self, scores: Tensor) -> list[bool]:
-        """Return whether samples with class scores [n, C] are taken for the class of `metadata.decision`; empty
-        without one."""
+        """Return whether samples with class scores [n, C] are taken for the class of `metadata.decision`, if there is
+        one."""
         if (decision := self.metadata.decision) is None:
             return []
         log_odds_of_class = log_odds(scores.double())[:, self.metadata.classes.index(decision.label)]

@@ -226,9 +226,8 @@ def misfit_error(checkpoint: Checkpoint, cause: BaseException) -> CheckpointErro
 
 
 def find_misfit(record: Record, begun: Record) -> str | None:
-    """Describe the first entry of `record` whose type, names or shapes differ from the entry of that name in `begun`, a
-    state as the method begins with it; None if all fit. Entries may come and go, and the first axis of tables and
-    tensors may grow."""
+    """Describe the first entry of `record` whose type, names or shapes differ from those with which the method has
+    `begun`; None if all fit. Entries may come and go, and the first axis of tables and tensors may grow."""
     for name, value in record.items():
         if name in begun and _layout(value) != _layout(begun[name]):
             return f"'{name}' is {_description(value)}, not {_description(begun[name])}"

@@ -53,8 +53,7 @@ def data_record_of(config: RunConfig, scenario: Scenario) -> dict[str, Any] | No
 
 
 def refuse_other_data(folder: RunFolder, record: Mapping[str, Any] | None) -> None:
-    """Raise `OtherDataError` if a run is about to train on other data (`record`) than its own folder was dealt before,
-    or than other runs of the same comparison or study."""
+    """Raise `OtherDataError` if the data (`record`) are not those of the folder's run, or of other runs beside it."""
     earlier = (folder.read_json(_SCENARIO) or {}).get(KEY)
     neighbours = ((path, read_record(path)) for path in _runs_beside(folder.path))
     for path, earlier_record in [(folder.path, earlier), *neighbours]:
@@ -151,8 +150,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def on_kept_device(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """Return the config with the kind of device on which the folder's unfinished run began; others have other bits.
-    Raises `RunFolderError` if the config asks for another kind, or if there is no such device."""
+    """Return the config with the kind of device on which the folder's unfinished run began; others have other bits."""
     # version 0.1 knew no auto and kept the device in the config alone
     stored = (folder.read_config() or {}).get("engine", {}).get("device", "auto")
     name = str((folder.read_json("env.json") or {}).get("device", stored))

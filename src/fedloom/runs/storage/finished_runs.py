@@ -161,8 +161,8 @@ def tuned_notes(results: Sequence[RunData]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TuningChoice:
-    """The values that tuning chose for a group of cells, their score on validation data (None if there is none), also
-    as a text with its unit, and a text for each trial."""
+    """The values chosen for a group of cells, their validation score (None if there is none), and a text for each
+    trial."""
 
     group: str
     chosen: dict[str, Any]

@@ -1,6 +1,5 @@
-"""The folders that fedloom writes: their marker, the folders of stored rounds, and errors of a full disk or memory.
-The marker, a small file, is written first; fedloom touches no folder without it. A folder `round-000012` is complete or
-absent."""
+"""The folders that fedloom writes, and errors of a full disk or memory. A marker, a small file, is written first, and
+fedloom touches no folder without it. A folder `round-000012` is complete or absent."""
 
 import contextlib
 import errno

@@ -165,8 +165,8 @@ def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[f
 
 
 def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY) -> dict[str, float | None]:
-    """Return the test accuracy in [0, 1] by each way of selecting a round, with `last_k` and `criterion` as in
-    `selected_rounds`; None where there is no validation data."""
+    """Return the test accuracy in [0, 1] by each way of selecting a round (`last_k`, `criterion`); None if not
+    validated."""
     validated = any(curve(rows, name, "val")[0] for name in (criterion.name, "accuracy"))
     selections = ("last", "best_val", "best_test", "mean_last_k")
     by_selection = {s: value_at_selected_round(rows, "accuracy", s, last_k, criterion) for s in selections}
@@ -176,8 +176,8 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
 def value_at_selected_round(
     rows: Sequence[Row], name: str, select: str, last_k: int, criterion: Criterion = ACCURACY
 ) -> float | None:
-    """Return the measure `name` of the test data at the `selected_rounds` (select, last_k, criterion); None where it
-    was not measured."""
+    """Return the test measure `name` at the `selected_rounds` (select, last_k, criterion); None if it was not
+    measured."""
     return mean_over(rows, name, selected_rounds(rows, select, last_k, criterion))
 
 
@@ -215,8 +215,7 @@ FILE = "drift.jsonl"
 
 
 class DriftValue(NamedTuple):
-    """One value of a round (None where it is not defined, as a cosine of a client that did not move), its client and,
-    in pairs, the other one."""
+    """One value of a round (None where it is not defined), its client and, in pairs, the other one."""
 
     name: str
     value: float | None

@@ -56,8 +56,8 @@ class RunFolder:
         self._lock = FileLock(path / folders.LOCK, timeout=0)
 
     def open(self) -> None:
-        """Create the folder, take its lock and mark it as a run's.
-        Raises `RunFolderError` if it is in use, cannot be written, or holds what fedloom did not write."""
+        """Create, lock and mark the folder. Raises `RunFolderError` if it is in use, not writable, or holds foreign
+        files."""
         try:
             folders.check(self.path, "run")
             self.path.mkdir(parents=True, exist_ok=True)
@@ -80,8 +80,8 @@ class RunFolder:
         self._lock.release()
 
     def check_files(self) -> None:
-        """Raises `RunFolderError` where a file or folder that the run will write or delete is a link, or is a folder in
-        the place of a file. The run folder itself may be a link."""
+        """Raise `RunFolderError` for a link or a folder in the way of a file of the run. The run folder may be a
+        link."""
         places = (*_FILES, EVALUATIONS)
         folders.refuse_links([*(self.path / name for name in places), *self._round_folders, self.states])
         for folder in self._round_folders:
@@ -153,7 +153,6 @@ class RunFolder:
         return config
 
     def _text(self, name: str) -> str | None:
-        """A file's text, or None where there is none. Raises `RunFolderError` if it cannot be read."""
         try:
             return read_file(self.path / name).decode()
         except FileNotFoundError:
@@ -175,8 +174,8 @@ class RunFolder:
         )
 
     def read_summary(self) -> dict[str, Any] | None:
-        """The numbers of summary.json, or None where there is none. Raises `RunFolderError` if they, the metrics or the
-        config are not those that the run wrote."""
+        """The numbers of summary.json, if any. Raises `RunFolderError` if they, the metrics or the config were
+        changed."""
         numbers, sums = self._read_json("summary.json")
         if numbers is None:
             return None

@@ -35,7 +35,7 @@ def write_meta(folder: Path, content: Mapping[str, Any]) -> None:
 
 def read_meta(folder: Path, format_: int, fingerprint: str) -> dict[str, Any]:
     """Read meta.json in the `folder` of a round. Raises `CheckpointError` for another `format_`, version or
-    `fingerprint`, and one of `DAMAGE` if it is damaged."""
+    `fingerprint`."""
     meta = parse_json(read_file(folder / "meta.json"))
     if not isinstance(meta, dict):
         raise ValueError("meta.json holds no object")
@@ -111,12 +111,10 @@ def archive_name(number: int) -> str:
 def write(
     folder: Path, round_: int, states: Mapping[int, Record], changed: Collection[int], previous: Path | None
 ) -> Index:
-    """Write client states, in the order of ids, to a new checkpoint's folder, and return its index.
-
-    Packs of the checkpoint `previous` with states of clients that have not `changed` since are linked. A pack is
-    rewritten if it has no more states than are to be written, or mostly outdated ones. This keeps the number of packs
-    small and copies each state only a few times. One state at a time is in memory.
-    """
+    """Write client states, in the order of ids, to a new checkpoint's folder, and return its index. Packs of the
+    checkpoint `previous` with states of clients that have not `changed` since are linked. A pack is rewritten if it has
+    no more states than are to be written, or mostly outdated ones: so packs stay few, and each state is copied a few
+    times only."""
     clients = np.fromiter(states, np.int64, len(states))
     shared = _unchanged(previous, clients, changed)
     linked: list[int] = []
