@@ -160,23 +160,12 @@ def init(
     for note in first.scenario.notes:
         if not any(finding.rule in note for finding in first.findings):
             shared.say(note)
-    for key in (
-        "missing",
-        "bounds",
-        "categorical",
-        "drop",
-        "drop_columns",
-        "incomplete",
-        "group",
-    ):  # nothing leaves without a line
+    # nothing leaves without a line
+    for key in ("missing", "bounds", "categorical", "drop", "drop_columns", "incomplete", "group"):
         if (written := first.sections["scenario"].get(key)) is not None:
             shared.say(f"scenario.{key} = {written[0]}: {written[1]}")
     if as_json:
-        about = {
-            "config": str(path),
-            "clients": first.scenario.clients,
-            "classes": list(first.scenario.train_set.classes),
-        }
+        about = {"config": str(path), "clients": first.scenario.clients, "classes": list(first.scenario.class_names)}
         shared.print_json(about | {"findings": [dataclasses.asdict(finding) for finding in first.findings]})
         return
     if first.findings:

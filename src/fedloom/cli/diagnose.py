@@ -14,7 +14,6 @@ from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedloom.diagnosis.advice import Advice
-    from fedloom.diagnosis.diagnosis import Diagnosis
     from fedloom.runs.storage.log import DriftRound
 
 
@@ -26,19 +25,23 @@ def diagnose(
 ) -> None:
     """Measure how heterogeneous the data are: labels, amounts, features, similar clients; of a run also its drift."""
     from fedloom.core.files import json_text, write_atomic
-    from fedloom.diagnosis.diagnosis import diagnose_config
+    from fedloom.diagnosis.diagnosis import diagnose_config, diagnose_result
     from fedloom.diagnosis.section import FILE
-    from fedloom.runs.storage.finished_runs import is_run
+    from fedloom.results.result import Result
+    from fedloom.runs.storage.finished_runs import is_run, unfinished
 
     finished = target.is_dir() and is_run(target)
     if target.is_dir() and not finished:
         raise ConfigError(f"{target}: this folder is no run; name a config, or the folder of one finished run")
     if finished and (overrides or seed is not None):
         raise ConfigError(f"{target}: the config of a finished run is fixed; leave out key=value and --seed")
-    if finished:
-        diagnosis, drift = _of_run(target)
+    drift: Sequence[DriftRound] = ()
+    if not finished:
+        diagnosis = diagnose_config(shared.parse_config(target, overrides, seed=seed))
+    elif (result := Result.read(target)) is not None:
+        diagnosis, drift = diagnose_result(result), result.measured_drift()
     else:
-        diagnosis, drift = diagnose_config(shared.parse_config(target, overrides, seed=seed)), []
+        raise ConfigError(f"{target}: {unfinished(target)}; finish the run first")
     facts = diagnosis.facts()
     if finished:
         write_atomic(target / FILE, json_text(facts, indent=1))
@@ -83,17 +86,6 @@ def _print_drift(rounds: Sequence[DriftRound]) -> None:
     columns = ("measure", "first round", "last round", "mean")
     title, sentences = "\ndrift during training", drift_sentences(rounds)
     _print_section(title, columns, drift_rows(rounds), sentences, drift_notes(rounds))
-
-
-def _of_run(folder: Path) -> tuple[Diagnosis, Sequence[DriftRound]]:
-    from fedloom.diagnosis.diagnosis import diagnose_result
-    from fedloom.results.result import Result
-    from fedloom.runs.storage.finished_runs import unfinished
-
-    result = Result.read(folder)
-    if result is None:
-        raise ConfigError(f"{folder}: {unfinished(folder)}; finish the run first")
-    return diagnose_result(result), result.measured_drift()
 
 
 # A test holds these texts to the descriptions of fedloom.diagnosis.evidence.Needs, whose import takes a second.

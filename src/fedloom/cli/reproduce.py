@@ -51,7 +51,7 @@ def reproduce(
         return
     recipe = find_recipe(name)
     study = recipe.study(chosen, seeds, load(None, shared.overrides_with_options(overrides)))
-    folder = out or _default_folder(name, chosen)
+    folder = out or Path("runs") / f"{name.replace('/', '-')}-{chosen}"
     cells = study.chosen(only or ())
     if plan:
         _show_plan(recipe, study, cells, folder, chosen, as_json)
@@ -126,10 +126,6 @@ def _show_plan(
     print_lines(f"{recipe.paper.title}, {recipe.table.title}\nscale: {told}")
     print_lines(*(f"{row['cells']:>3} cells, {row['done']:>3} done  {row['name']}" for row in rows.values()))
     print_lines(counted(len(cells), "cell"), *(f"missing: {source}: {why}" for source, why in absent.items()))
-
-
-def _default_folder(name: str, scale: Scale) -> Path:
-    return Path("runs") / f"{name.replace('/', '-')}-{scale}"
 
 
 def _write_paper_comparison(

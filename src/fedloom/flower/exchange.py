@@ -10,25 +10,14 @@ from fedloom.core.records import Record, to_bytes, to_plain
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob, kept_remotely, kept_since
 from fedloom.evaluation import Evaluator, MetricStates
+from fedloom.flower import wire
 from fedloom.flower.checks import check_scored
 from fedloom.flower.logs import MAX_NAMED, LogRecord, client_list
 from fedloom.flower.node_registry import NodeRegistry
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
 from fedloom.flower.upload_checks import UploadReader
-from fedloom.flower.wire import (
-    MAX_FACTS,
-    AnyJob,
-    ErrorReply,
-    EvalReply,
-    Message,
-    MessageError,
-    ResultReply,
-    ServeReply,
-    TrainReply,
-    read_reply,
-    request_for,
-)
+from fedloom.flower.wire import MAX_FACTS, AnyJob, Message, MessageError
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.runs.config.sections import FlowerConfig
 
@@ -39,7 +28,7 @@ _FLOAT = 26  # characters of a number in JSON, with a comma: "-1.797693134862315
 _COUNT = 19  # of a count up to 2^53: "9007199254740992, "
 _BRACKETS = 4  # around a list or a mapping, with a comma
 _MOST = 1 << 28  # characters that the server reads of one test: a quarter of a GiB
-R = TypeVar("R", bound=ResultReply)
+R = TypeVar("R", bound=wire.ResultReply)
 
 
 class Pauses:
@@ -174,7 +163,7 @@ class Exchange:
 
     def _send(self, client: int, job: AnyJob, seconds: float) -> str:
         state_round = None if isinstance(job, NewcomerJob) else kept_since(job.state)
-        request = request_for(job, self._registry.identity, state_round)
+        request = wire.request_for(job, self._registry.identity, state_round)
         payload, (last, body) = job.payload if isinstance(job, Job) else job.server, self._last_body
         if payload.keys() != last.keys() or any(payload[name] is not last[name] for name in last):
             body = to_bytes(payload)
@@ -228,7 +217,7 @@ class ReplyReader:
 
     def job_result(self, job: Job, message: Message | str, samples: int) -> JobResult:
         """Read and check the result of a `job` in a `message`; an exception in the client's work is a `ClientError`."""
-        message, reply = self._read(message, job, TrainReply)
+        message, reply = self._read(message, job, wire.TrainReply)
         state = kept_remotely(job.ctx.round) if reply.has_state else {}
         notes = [Diagnostic(printable(note.code), printable(note.message), note.figure) for note in reply.notes]
         counts = reply.steps, reply.samples, reply.seconds
@@ -238,7 +227,7 @@ class ReplyReader:
 
     def eval_result(self, test: EvalJob, message: Message | str) -> EvalResult:
         """Read and check the results of a test. The number of a client's test samples must not change."""
-        _, reply = self._read(message, test, EvalReply, self.test_limit)
+        _, reply = self._read(message, test, wire.EvalReply, self.test_limit)
         evaluator = self._worker.evaluator_for(test.protocol)
         client, key = test.ctx.client, (test.ctx.client, test.split, evaluator.data_kind)
         total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
@@ -251,7 +240,7 @@ class ReplyReader:
         self, job: NewcomerJob, message: Message | str, names: Collection[str], evaluator: Evaluator, index: int
     ) -> dict[str, MetricStates]:
         """Read, from a `message`, the tests of a `job`: `names` of a client with the number `index` among newcomers."""
-        _, reply = self._read(message, job, ServeReply, facts_limit(evaluator, len(names)))
+        _, reply = self._read(message, job, wire.ServeReply, facts_limit(evaluator, len(names)))
         total = None if evaluator.scenario.remote else evaluator.total(index, "test")
         if total is None and not any(states.total for states in reply.tested.values()):
             raise MessageError("it was tested on no samples, and a node that never trains needs test samples to join")
@@ -261,9 +250,9 @@ class ReplyReader:
     def _read(self, message: Message | str, job: AnyJob, kind: type[R], limit: int = MAX_FACTS) -> tuple[Message, R]:
         if isinstance(message, str):
             raise LostReplyError(message)
-        reply = read_reply(message, kind, limit)
+        reply = wire.read_reply(message, kind, limit)
         client, round_ = job.ctx.client, job.ctx.round
-        if isinstance(reply, ErrorReply):
+        if isinstance(reply, wire.ErrorReply):
             if not reply.raised:
                 raise MessageError(reply.error)
             cause = RemoteError(printable(reply.error))

@@ -4,20 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
+from typing import Any
 
 from fedloom.core.text import listed, seeds_text
+from fedloom.papers import verdicts
 from fedloom.papers.measurements import ACCURACY, GAIN, OTHER_IMAGES, VARIANT, Measurement, printed_rows
 from fedloom.papers.recipe import PrintedValue, Recipe
-from fedloom.papers.verdicts import (
-    NOT_RUN,
-    STEP,
-    RankAgreement,
-    Verdict,
-    judge_order,
-    judge_pairs,
-    judge_value,
-    rank_agreement,
-)
+from fedloom.papers.verdicts import NOT_RUN, STEP, RankAgreement, Verdict
 
 FailureReasons = Mapping[tuple[str, str], Mapping[int, str]]  # by column and row of the study, then by seed
 _OTHER_DATA = "not the paper's data, so no printed value is compared with them"
@@ -124,10 +117,11 @@ def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Comp
         if all(value.theirs is None for value in group):
             continue  # nothing is printed for these data
         printed = [(value, value.theirs) for value in group if value.was_run and value.theirs is not None]
-        agreement = rank_agreement([value.rank_value for value, _ in printed], [theirs for _, theirs in printed])
-        rows = {value.row: (theirs, value.by_seed) for value, theirs in printed}
-        pairs = judge_pairs(rows, recipe.table.margin, largest_step(group))
-        verdict = judge_order(agreement, list(pairs.values()), None if printed else NOT_RUN)
+        ours, theirs = [value.rank_value for value, _ in printed], [value for _, value in printed]
+        agreement = verdicts.rank_agreement(ours, theirs)
+        rows = {value.row: (printed_value, value.by_seed) for value, printed_value in printed}
+        pairs = verdicts.judge_pairs(rows, recipe.table.margin, largest_step(group))
+        verdict = verdicts.judge_order(agreement, list(pairs.values()), None if printed else NOT_RUN)
         compared.append(ComparedOrder(column, metric, domain, agreement, verdict))
     return compared
 
@@ -204,19 +198,12 @@ def _compare(
     # Rounds are whole numbers; an accuracy moves by one test sample, of 10,000 where their number was not recorded.
     samples = [measurement.test_samples for measurement in measurements if measurement.test_samples is not None]
     step = 1.0 if to_target else 100 / min(samples) if samples else STEP
-    verdict = judge_value(
-        ours,
-        value.value,
-        margin=recipe.table.margin,
-        step=step,
-        theirs_std=value.std,
-        theirs_runs=recipe.table.printed_runs,
-        missed=len(seeds) - len(ours),
-        reason=reason,
-    )
+    printed: dict[str, Any] = {"theirs_std": value.std, "theirs_runs": recipe.table.printed_runs}
+    missed, margin = len(seeds) - len(ours), recipe.table.margin
+    verdict = verdicts.judge_value(ours, value.value, margin=margin, step=step, missed=missed, reason=reason, **printed)
     claim = recipe.claimed_gain(value)
     # Some value then lies within the margin of both printed ones, the own method's and its baseline's.
-    if reason is None and claim is not None and 0 < claim < 2 * recipe.table.margin:
+    if reason is None and claim is not None and 0 < claim < 2 * margin:
         verdict = replace(verdict, why=f"{verdict.why}; margin is as wide as the claim")
     name = f"{_STAND_IN if other_data else ''}{column or value.column}"
     theirs = (None, None) if other_data else (value.value, value.std)

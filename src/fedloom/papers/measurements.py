@@ -73,22 +73,11 @@ def measure(recipe: Recipe, results: CellResults, changed: str = "", comparable:
             continue
         run_row, predictor = recipe.table.predictor_rows.get(row, (row, ""))
         for result in results.get((column, run_row), []):
+            place = column, row, value.metric, value.domain, int(result.numbers["seed"])
             ours = _value_of(recipe, value, result, predictor, results)
-            measurements.append(
-                Measurement(
-                    column,
-                    row,
-                    value.metric,
-                    value.domain,
-                    result.numbers["seed"],
-                    None if ours is None else float(f"{ours:.6g}"),
-                    _core_seconds(result),
-                    _machine(result),
-                    changed,
-                    comparable,
-                    _test_samples(value, result),
-                )
-            )
+            number = None if ours is None else float(f"{ours:.6g}")
+            how = _core_seconds(result), _machine(result), changed, comparable
+            measurements.append(Measurement(*place, number, *how, _test_samples(value, result)))
     return measurements
 
 

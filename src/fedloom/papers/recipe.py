@@ -168,7 +168,10 @@ class Recipe:
         if not rows:
             names = self.paper.rows if self.table.rows is None else self.table.rows
             rows = {name: overlaid(self.paper.rows[name], self.table.row_overrides.get(name, {})) for name in names}
-        return {name: self._with_preset(keys) for name, keys in rows.items()}
+        # The preset of the paper's name, if the method has one, has the options with which the paper ran it.
+        preset = self.name.partition("/")[0]
+        known = {name for name, keys in rows.items() if preset in METHODS.get(keys["method"]).presets}
+        return {name: {"preset": preset, **keys} if name in known else keys for name, keys in rows.items()}
 
     @property
     def values(self) -> tuple[PrintedValue, ...]:
@@ -259,11 +262,6 @@ class Recipe:
         if point := next((cell.point for cell in study.cells if cell.point), None):
             raise ConfigError(f"{point}: a table takes one value of a key; `fedloom study` takes lists")
         return study
-
-    def _with_preset(self, keys: Keys) -> Keys:
-        """Add the preset of this paper's name, if the method has one: the options with which the paper ran it."""
-        preset, kind = self.name.partition("/")[0], METHODS.get(keys["method"])
-        return {"preset": preset, **keys} if preset in kind.presets else keys
 
     def _folders(self, scale: Scale, *overrides: str) -> set[str] | None:
         """The run folders of the first seed, which identify configs; None if the overrides make no config."""

@@ -102,16 +102,10 @@ def equivalence(
     narrow, wide = (
         (difference - half_width(n, level), difference + half_width(n, level)) for level in (_ONE_SIDED, LEVEL)
     )
-    return Equivalence(
-        n,
-        difference,
-        margin,
-        error_and_degrees(n)[1],
-        narrow,
-        wide,
-        _seeds(lambda seeds: half_width(seeds, _ONE_SIDED) < margin - abs(difference)),
-        _seeds(lambda seeds: half_width(seeds, LEVEL) < abs(difference) - margin),
-    )
+    needed = _seeds(lambda seeds: half_width(seeds, _ONE_SIDED) < margin - abs(difference))
+    needed_to_differ = _seeds(lambda seeds: half_width(seeds, LEVEL) < abs(difference) - margin)
+    degrees = error_and_degrees(n)[1]
+    return Equivalence(n, difference, margin, degrees, narrow, wide, needed, needed_to_differ)
 
 
 def _seeds(enough: Callable[[int], bool]) -> int | None:

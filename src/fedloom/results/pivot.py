@@ -155,19 +155,10 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
     best = [block.best for block in blocks]
     notes = notes_of(groups, measures, best, layout.against if _differs(layout) else "")
     notes += comparison_notes(groups, titles, measures, best, keys.places(row_keys, column_keys))
-    return DataTable(
-        "pivot",
-        "",
-        [*(names[key] for key in row_keys), *(words for _, words in columns)],
-        rows,
-        heads,
-        records=records,
-        title=title,
-        label=label_of(label or "results"),
-        notes=notes,
-        bold=bold,
-        above=[*[""] * heads, *(setting for setting, _ in columns)],
-    )
+    headings = [*(names[key] for key in row_keys), *(words for _, words in columns)]
+    above = [*[""] * heads, *(setting for setting, _ in columns)]
+    texts: dict[str, Any] = {"title": title, "label": label_of(label or "results"), "notes": notes, "above": above}
+    return DataTable("pivot", "", headings, rows, heads, records=records, bold=bold, **texts)
 
 
 def default_columns(results: Sequence[RunData]) -> tuple[str, ...]:

@@ -33,9 +33,7 @@ def training_rows(report: RoundReport) -> list[Row]:
         "steps": report.steps,
         "samples": report.samples,
         **{f"samples_{kind}/{group}": count for kind, groups in samples.items() for group, count in groups.items()},
-        "seconds_train": report.seconds.train,
-        "seconds_aggregate": report.seconds.aggregate,
-        "seconds_move": report.seconds.move,
+        **{f"seconds_{part}": getattr(report.seconds, part) for part in ("train", "aggregate", "move")},
         **report.figures,
     }
     values |= {f"degenerate/{f.code}": f.figure for f in report.diagnostics}

@@ -152,18 +152,13 @@ class _Run(Generic[R]):
         model_diagnostics = setup.diagnostics(config, data)
         self.leak = leak(scenario)
         model_diagnostics += [Diagnostic("leak", text, 1.0) for text in leak_sentences(self.leak)]
+        states = ClientStates(config.engine.state_budget(), folder.states if folder else None)
+        functional, share = [net.functional for net in nets], config.participation
         self.federation = Federation(
-            self.method,
-            Serial(self.worker),
-            setup.tasks,
-            scenario,
-            participation=config.participation,
-            states=ClientStates(config.engine.state_budget(), folder.states if folder else None),
-            nets=[net.functional for net in nets],
+            self.method, Serial(self.worker), setup.tasks, scenario, participation=share, states=states, nets=functional
         )
-        self.diagnostics = {
-            diagnostic.code: diagnostic for diagnostic in [*self.federation.initial_diagnostics, *model_diagnostics]
-        }
+        diagnostics = [*self.federation.initial_diagnostics, *model_diagnostics]
+        self.diagnostics = {diagnostic.code: diagnostic for diagnostic in diagnostics}
         self.tests = ProtocolTests(config, setup, self.worker, self.federation)
         served = self.federation, self.worker, self.scenario, config.evaluation
         self.newcomer_tests = None if self.scenario.newcomers is None else NewcomerTests(*served)

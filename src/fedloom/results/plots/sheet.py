@@ -23,11 +23,14 @@ _SETTINGS = {"svg.fonttype": "path"}  # letters as outlines need no font
 def draw_figure(plot: palette.PlotData, figure: Figure, width: float) -> list[Axes]:
     """Draw on an empty figure of this width in inches; the height follows from the panels. Returns their Axes."""
     with drawing.in_light_theme(_SETTINGS) as page:
-        columns, rows = _grid(plot, width)
+        # As even as the width allows.
+        rows = ceil(len(plot.panels) / max(1, int(width / _PANEL)))
+        columns = ceil(len(plot.panels) / rows)
         legend = _legend_columns(plot, width) if plot.kind == "curves" else 0
         note = textwrap.wrap(plot.note, max(20, int(width / 0.048)))
         above = 0.1 + 0.16 * ceil(len(plot.drawn) / legend) if legend else 0.0
-        height = rows * _panel_height(plot, width / columns) + above + 0.13 * len(note)
+        of_panel = max(1.6, 0.7 * width / columns) if plot.kind == "curves" else 0.62 + 0.17 * len(plot.drawn)
+        height = rows * of_panel + above + 0.13 * len(note)
         figure.set_size_inches(width, height)
         figure.set_layout_engine("constrained", w_pad=0.03, h_pad=0.03)
         figure.set_facecolor(page)
@@ -81,18 +84,6 @@ def _draw_panel(axes: Axes, panel: palette.PlotPanel, plot: palette.PlotData, wi
     axes.tick_params(axis="y", labelcolor=drawing.color("ink"))
 
 
-def _grid(plot: palette.PlotData, width: float) -> tuple[int, int]:
-    """Return columns and rows of panels, as even as the width allows."""
-    count = len(plot.panels)
-    most = max(1, int(width / _PANEL))
-    rows = ceil(count / most)
-    return ceil(count / rows), rows
-
-
-def _panel_height(plot: palette.PlotData, width: float) -> float:
-    return max(1.6, 0.7 * width) if plot.kind == "curves" else 0.62 + 0.17 * len(plot.drawn)
-
-
 def _legend_letters(width: float) -> int:
     return max(8, int((width - 0.6) / _LETTER))
 
@@ -106,19 +97,10 @@ def _draw_legend(figure: Figure, grid: list[Axes], plot: palette.PlotData, colum
     handles = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     # Matplotlib fills a legend column by column, and people read it row by row.
     methods = [method for column in range(columns) for method in plot.drawn[column::columns]]
-    figure.legend(
-        [handles[method] for method in methods],
-        palette.shortened_names(methods, _legend_letters(figure.get_figwidth())),
-        loc="outside upper left",
-        ncols=columns,
-        frameon=False,
-        fontsize=7,
-        labelcolor=drawing.color("ink"),
-        handlelength=1.6,
-        columnspacing=1.2,
-        borderpad=0.1,
-        labelspacing=0.3,
-    )
+    names = palette.shortened_names(methods, _legend_letters(figure.get_figwidth()))
+    look: dict[str, Any] = {"frameon": False, "fontsize": 7, "labelcolor": drawing.color("ink"), "handlelength": 1.6}
+    look |= {"columnspacing": 1.2, "borderpad": 0.1, "labelspacing": 0.3}
+    figure.legend([handles[method] for method in methods], names, loc="outside upper left", ncols=columns, **look)
 
 
 def _cut_to_range(axes: Axes, plot: palette.PlotData) -> None:

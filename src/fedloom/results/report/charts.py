@@ -150,18 +150,9 @@ def _bubbles(axes: Axes, counts: Sequence[Sequence[int]], largest: int, across: 
 
 def _beside(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], vertical: Vertical) -> None:
     """Right-aligned text: `at` as a fraction of the axes, `offset` in CSS pixels."""
-    axes.annotate(
-        text,
-        at,
-        offset,
-        xycoords="axes fraction",
-        textcoords="offset points",
-        ha="right",
-        va=vertical,
-        color=drawing.color("muted"),
-        fontsize=drawing.TEXT,
-        annotation_clip=False,
-    )
+    places: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "right", "va": vertical}
+    look: dict[str, Any] = {"color": drawing.color("muted"), "fontsize": drawing.TEXT, "annotation_clip": False}
+    axes.annotate(text, at, offset, **places, **look)
 
 
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:

@@ -98,13 +98,10 @@ def _holdings_table(
     for client, row in enumerate(counts[:shown_clients]):
         shades = [_SHADES[0] if n == 0 else _SHADES[1 + int(4 * n / largest)] for n in row]
         shown = [Text(shade * 3) for shade in shades] if apart else [Text("".join(shades))]
-        domain = [Text(", ".join(_domains_of(picture, client)))] if picture["domains"] else []
+        domains = zip(picture["domains"], picture["domain_counts"][client] if picture["domains"] else (), strict=True)
+        domain = [Text(", ".join(name for name, held in domains if held))] if picture["domains"] else []
         table.add_row(str(client), *shown, *domain, str(sum(picture["class_counts"][client])))
     return table
-
-
-def _domains_of(picture: Mapping[str, Any], client: int) -> list[str]:
-    return [name for name, n in zip(picture["domains"], picture["domain_counts"][client], strict=True) if n]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -161,19 +161,10 @@ _LARGEST_INTEGER = 2**31 - 1  # rounds are stored as 32-bit integers
 _LARGEST = 1e38  # of what nets compute with
 # By the last word of a key. Rounds may be many where early stopping ends a run.
 _BY_WORD: dict[str, float] = {
-    "rounds": 10_000_000,
-    "every": 10_000_000,
-    "k": 10_000_000,
-    "patience": 10_000_000,
-    "steps": 10_000_000,
-    "epochs": 100_000,
-    "pretraining": 100_000,
-    "episodes": 10_000_000,
-    "keep": 1_000_000,
-    "workers": 100_000,
-    "stack": 1_000_000,
-    "seconds": 1e9,
-    "timeout": 1e9,
+    **dict.fromkeys(("rounds", "every", "k", "patience", "steps", "episodes"), 10_000_000),
+    **dict.fromkeys(("epochs", "pretraining", "workers"), 100_000),
+    **dict.fromkeys(("keep", "stack"), 1_000_000),
+    **dict.fromkeys(("seconds", "timeout"), 1e9),
 }
 # Seeds are large by intention; more clients than samples are refused with the number of samples.
 _FREE = ("seed", "clients")

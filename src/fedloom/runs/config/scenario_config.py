@@ -333,18 +333,9 @@ class ScenarioConfig(BaseModel):
         """Load the source (or take `splits`) and deal it; `seed` None takes the run's."""
         source, partition = self.parts()
         streams = Streams(run_seed if self.seed is None else self.seed)
-        scenario = make_scenario(
-            self.source,
-            grouped(source.load() if splits is None else splits, source),
-            partition,
-            clients=self.clients,
-            val=self.val,
-            streams=streams,
-            split=self.split,
-            tests=self.tests,
-            skews=self.build_skews(),
-            public=self.public.load(streams) if isinstance(self.public, PublicConfig) else self.public,
-            attack=self.build_attack(),
-            held_out=self.held_out,
-        )
+        loaded = grouped(source.load() if splits is None else splits, source)
+        keys: dict[str, Any] = {key: getattr(self, key) for key in ("clients", "val", "split", "tests", "held_out")}
+        keys |= {"skews": self.build_skews(), "attack": self.build_attack()}
+        keys["public"] = self.public.load(streams) if isinstance(self.public, PublicConfig) else self.public
+        scenario = make_scenario(self.source, loaded, partition, streams=streams, **keys)
         return replace(scenario, suspect="none") if self.group == "none" else scenario

@@ -18,18 +18,12 @@ from fedloom.data.sources.files import open_files
 from fedloom.data.sources.image_folders import ImageFolder
 from fedloom.data.sources.pixels import is_image
 from fedloom.data.sources.source import SOURCES, configure_source
+from fedloom.data.sources.tables import table_files
 from fedloom.data.sources.tables.audit import audit_table
 from fedloom.data.sources.tables.audited_table import REFUSED, AuditedTable, read_table
 from fedloom.data.sources.tables.columns import CellFormat, Column, incomplete_rows
 from fedloom.data.sources.tables.formats import FileTable, Parquet
 from fedloom.data.sources.tables.source import TableSource
-from fedloom.data.sources.tables.table_files import (
-    NO_HEADER,
-    TableFile,
-    looks_like_a_row,
-    start_of_text,
-    usual_separator,
-)
 from fedloom.data.sources.tables.words import SPELLINGS, number_part, odd_words
 from fedloom.runs.config.keys import built
 from fedloom.runs.config.reference import find_config
@@ -69,8 +63,8 @@ def table_keys(path: Path, source: str, label: str | None, owner: str | None, as
         raise DataError(f"{path}: has {len(names)} column{first}; need a label and at least one column to learn from")
     texts = table.reader.texts(table.file, names) if len(names) == 2 else {}
     is_row = any(name.isdecimal() and name in column.counts() for name, column in texts.items())
-    if source == "csv" and (looks_like_a_row(names) or is_row):
-        raise DataError(f"{path}: {NO_HEADER}; the source tsv reads label<TAB>text without a header")
+    if source == "csv" and (table_files.looks_like_a_row(names) or is_row):
+        raise DataError(f"{path}: {table_files.NO_HEADER}; the source tsv reads label<TAB>text without a header")
     columns = _columns(table)
     keys["label"] = _label(path, columns, names, label, ask)
     chosen = [keys["label"][0]]
@@ -200,9 +194,10 @@ def _content(table: AuditedTable, dropped: Mapping[str, str], is_needed: bool) -
 # -- how the file is written -------------------------------------------------------------------------------------------
 def _separator(path: Path) -> Keys:
     """Return the keys `separator` and `encoding`, where the file needs them."""
-    raw = start_of_text(path, 2**20)
+    raw = table_files.start_of_text(path, 2**20)
     keys: Keys = {}
-    separator = usual_separator(raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1", "replace"))
+    text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1", "replace")
+    separator = table_files.usual_separator(text)
     if separator not in (None, ",") and not raw.startswith((b"\x1f\x8b", b"BZh")):
         keys["separator"] = separator, "the character between cells"
     if not raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b", b"BZh")) and not _is_utf8(raw):
@@ -363,7 +358,7 @@ def _audited(table: AuditedTable) -> DataFindings:
     return audit_table(table)
 
 
-def _in_memory(table: Any) -> TableFile:
+def _in_memory(table: Any) -> table_files.TableFile:
     if not hasattr(table, "keys"):
         raise ConfigError(f"fedloom.audit takes a DataFrame, a mapping of arrays or a path, not {type(table).__name__}")
     columns = {str(key): _arrow(table[key], str(key)) for key in table.keys()}  # noqa: SIM118 - a DataFrame has no items
@@ -372,7 +367,7 @@ def _in_memory(table: Any) -> TableFile:
         raise DataError(f"table: columns of one length with a name each are needed, not {str(sizes)[1:-1][:200]}")
     if not any(sizes.values()):
         raise DataError("table: holds no rows")
-    return TableFile(Path("table"), columns, max(sizes.values()))
+    return table_files.TableFile(Path("table"), columns, max(sizes.values()))
 
 
 def _arrow(values: Any, name: str) -> Any:

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
@@ -149,11 +149,6 @@ class ExportMetadata(_Part):
     decision: Decision | None = None
     weights: str = ""
     sha256: str = ""
-
-    def with_decision(self, rows: Sequence[Row], config: RunConfig) -> Self:
-        """Return these metadata with the threshold of a global model that its run chose in its round."""
-        decision = decision_at(rows, config, self.training.round) if self.training.client is None else None
-        return self.model_copy(update={"decision": decision})
 
 
 def format_of(path: Path) -> ExportFormat:

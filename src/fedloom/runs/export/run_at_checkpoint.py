@@ -20,7 +20,8 @@ from fedloom.nets.loaded_net import group_of
 from fedloom.nets.user_model import ModelSource, UserModel
 from fedloom.runs.config.model_key import UserModelConfig
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.export.modules import Architecture, ExportMetadata, Input, Training, module_of, packages_named
+from fedloom.runs.export import modules
+from fedloom.runs.export.modules import Architecture, ExportMetadata, Input, Training
 from fedloom.runs.setup import Setup
 from fedloom.runs.storage.checkpoint import Checkpoint, misfit_error
 from fedloom.runs.storage.data_record import KEY, data_record_of, refuse_changed
@@ -53,7 +54,7 @@ class RunAtCheckpoint:
         self._data = described.get(KEY)
         self.counts: list[list[int]] = described.get("class_counts", [])
         self._refuse_other_frozen_weights()
-        with packages_named(self.config.model_name()):
+        with modules.packages_named(self.config.model_name()):
             self.setup = Setup.from_config(self.config, self.input.shape, len(self.classes), self.clients)
         self.method = self.setup.method
 
@@ -86,7 +87,7 @@ class RunAtCheckpoint:
         blueprint, net = self.setup.blueprints[group], self.setup.nets[group]
         try:
             predictor = self._predictor(client)
-            module, forward = module_of(net, predictor, blueprint, self.method)
+            module, forward = modules.module_of(net, predictor, blueprint, self.method)
         except (RecordError, LookupError, RuntimeError) as error:
             # Without a checkpoint on disk there is no file to blame.
             if self.checkpoint.path is None:
@@ -104,8 +105,10 @@ class RunAtCheckpoint:
         architecture = Architecture(
             model=blueprint.model, options=dict(blueprint.options), given=blueprint.factory is not None, forward=forward
         )
-        metadata = ExportMetadata(architecture=architecture, classes=self.classes, input=self.input, training=training)
-        metadata = metadata.with_decision(self.rows, self.config)
+        # only a global model has the threshold that its run chose
+        decision = None if client is not None else modules.decision_at(self.rows, self.config, training.round)
+        described: dict[str, Any] = {"architecture": architecture, "training": training, "decision": decision}
+        metadata = ExportMetadata(classes=self.classes, input=self.input, **described)
         return module, metadata, blueprint.factory.source if isinstance(blueprint.factory, UserModel) else None
 
     def _predictor(self, client: int | None) -> Predictor:

@@ -56,21 +56,11 @@ def save(
     with folders.written_whole(target) as partial:
         server = state_archive.write_record(partial / _SERVER, checkpoint.server)
         index = state_archive.write(partial, checkpoint.round, checkpoint.states, changed, previous)
-        content = {
-            "format": _FORMAT,
-            "version": __version__,
-            "fingerprint": fingerprint,
-            "round": checkpoint.round,
-            "server": server,
-            "clients": state_archive.content_digest(index),
-        }
+        content = {"format": _FORMAT, "version": __version__, "fingerprint": fingerprint, "round": checkpoint.round}
+        content |= {"server": server, "clients": state_archive.content_digest(index)}
         # without the metrics: their seconds differ between equal runs, and equal runs have equal checkpoints
-        sha256 = json_digest(content)
-        meta = content | {
-            "sha256": sha256,
-            "metrics": checkpoint.metrics._asdict(),
-            "index": folders.file_digest(partial / state_archive.INDEX),
-        }
+        sha256, digest = json_digest(content), folders.file_digest(partial / state_archive.INDEX)
+        meta = content | {"sha256": sha256, "metrics": checkpoint.metrics._asdict(), "index": digest}
         state_archive.write_meta(partial, meta)
     stored = folders.finished_folders(folder)
     stale = [old for old in stored if folders.round_of(old) <= checkpoint.round][:-keep]

@@ -91,11 +91,9 @@ def folder_kind(path: Path) -> str | None:
 
 
 def _kind(path: Path) -> str | None:
-    return folder_kind(path) if os.path.lexists(path / MARKER) else _kind_without_marker(path)
-
-
-def _kind_without_marker(path: Path) -> Kind | None:
-    """Return the kind of a folder without a marker: a run, or a comparison, which holds folders of runs."""
+    """Return the kind of a folder; without a marker a run, or a comparison, which holds folders of runs."""
+    if os.path.lexists(path / MARKER):
+        return folder_kind(path)
     if all((path / name).is_file() for name in _FILES_OF_A_RUN):
         return "run"
     inside = (entry for entry in path.iterdir() if entry.is_dir())

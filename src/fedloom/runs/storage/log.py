@@ -281,8 +281,3 @@ class DriftLog:
         return [
             DriftRound(**{**drift, "values": [DriftValue(*value[:4]) for value in drift["values"]]}) for drift in rounds
         ]
-
-
-def rows_of(rounds: Iterable[DriftRound]) -> list[dict[str, Any]]:
-    """Return the values of several rounds as dicts that a data frame takes."""
-    return [row for drift in rounds for row in drift.rows()]

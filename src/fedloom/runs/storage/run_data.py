@@ -141,7 +141,7 @@ class RunData:
         rounds = self.measured_drift()
         if not rounds:
             raise ConfigError("drift: this run measured none; run again with drift=true, or {decompose_every: 5}")
-        return log.rows_of(rounds)
+        return [row for drift in rounds for row in drift.rows()]
 
     def measured_drift(self) -> Sequence[log.DriftRound]:
         """Return the drift of each round; empty if the run did not measure it. Raises `RunFolderError`."""

@@ -193,7 +193,7 @@ class RunFolder:
             raise self._damaged(self.log.path.name, "rows were lost or changed after the run", advice)
         if config is not None and sums.get("config", json_digest(config)) != json_digest(config):
             raise self._damaged("config.yaml", "it is not the config of summary.json")
-        return schemas.with_later_keys(numbers)
+        return schemas.LATER_DEFAULTS | numbers
 
     def read_evaluation(self, digest: str, numbers: Mapping[str, Any]) -> dict[str, Any] | None:
         """The tests `digest` of the run with these `numbers` (summary.json); None without them, or if they are of an

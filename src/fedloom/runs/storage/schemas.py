@@ -10,9 +10,7 @@ from fedloom.core.errors import short_repr
 
 _LARGEST = 2**63 - 1
 
-# keys that summaries and scenarios of the first versions lack
-_KEYS_OF_LATER_SUMMARIES = ("model", "engine", "device", "peak_memory_mb", "checkpoint_sha256", "run_dir")
-_KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median")
+_KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median")  # which the first versions lack
 
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -147,6 +145,9 @@ class RunSummary(_Scores):
 # what every summary has, those of earlier versions included
 _ALL_KEYS = (*RunSummary.__annotations__, *_Scores.__annotations__)
 SUMMARY_KEYS = tuple(key for key in _ALL_KEYS if RunSummary.model_fields[key].is_required())
+# what tables and reports read, and summaries of the first versions lack
+_LATER_KEYS = ("model", "engine", "device", "peak_memory_mb", "checkpoint_sha256", "run_dir")
+LATER_DEFAULTS: dict[str, Any] = {key: RunSummary.model_fields[key].default for key in _LATER_KEYS}
 
 
 class _Scenario(_Plain):
@@ -188,11 +189,6 @@ class ResolvedConfig(_Plain):
     rounds: Count = 0
     local_epochs: Count = 1
     batch_size: Count = 1
-
-
-def with_later_keys(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a summary with defaults for the keys that earlier versions did not write but tables and reports read."""
-    return {key: RunSummary.model_fields[key].default for key in _KEYS_OF_LATER_SUMMARIES} | dict(numbers)
 
 
 def error_in_scenario(content: Mapping[str, Any]) -> str | None:
