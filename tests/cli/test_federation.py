@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import call
-from fedloom.flower.logs import LogRecord
-from fedloom.flower.status import NodeStatus, StatusWriter
+from fedloom.flower.status import LogRecord, NodeStatus, StatusWriter
 from flower_world import config_of
 
 CONFIG = """

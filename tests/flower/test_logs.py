@@ -7,9 +7,9 @@ from datetime import UTC, timedelta, timezone
 
 import pytest
 
-from fedloom.flower import logs
-from fedloom.flower.logs import as_json_line, log_sentence
+from fedloom.flower import status as logs
 from fedloom.flower.server import serve
+from fedloom.flower.status import as_json_line, log_sentence
 from fedloom.flower.wire import Message
 from flower_world import DEALT, Faulty, config_of, forged
 

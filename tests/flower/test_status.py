@@ -8,10 +8,9 @@ import urllib.request
 import pytest
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.flower.logs import LogRecord
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
-from fedloom.flower.status import NodeStatus, Status, StatusWriter, read_status, serve_metrics
+from fedloom.flower.status import LogRecord, NodeStatus, Status, StatusWriter, read_status, serve_metrics
 from fedloom.flower.up import free_ports
 from fedloom.flower.wire import Message
 from flower_world import Faulty, Notes, config_of, forged

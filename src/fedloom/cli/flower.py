@@ -95,8 +95,7 @@ def admit(
 def _print_status(snapshot: "Status", certificates: list[str]) -> None:
     from fedloom.cli.terminal import print_grid
     from fedloom.core.text import bytes_text
-    from fedloom.flower.logs import client_list
-    from fedloom.flower.status import SILENT
+    from fedloom.flower.status import SILENT, client_list
 
     line = shared.print_lines
     line(f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}")
@@ -280,7 +279,7 @@ def up(
             result: RunData = run_in_process(parsed, out=out, states=states, data=data, **options)
         write_report([result], out / "report.html")
     else:
-        from fedloom.flower.logs import as_json_line, log_sentence
+        from fedloom.flower.status import as_json_line, log_sentence
         from fedloom.flower.up import up as run
 
         def show(line: str) -> None:

@@ -12,9 +12,9 @@ import yaml
 from fedloom._version import __version__
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, printable
 from fedloom.core.files import json_text, private_umask, user_folder, write_atomic
-from fedloom.flower.logs import to_stdout
 from fedloom.flower.node import Node
 from fedloom.flower.server import serve
+from fedloom.flower.status import to_stdout
 from fedloom.flower.transport import GridTransport, from_content, require_flower, to_content
 from fedloom.flower.wire import ErrorReply, Message, MessageError, read
 from fedloom.results.report import write_report

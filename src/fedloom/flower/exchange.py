@@ -12,9 +12,8 @@ from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob
 from fedloom.evaluation import Evaluator, MetricStates
 from fedloom.flower import wire
 from fedloom.flower.checks import check_scored
-from fedloom.flower.logs import MAX_NAMED, LogRecord, client_list
 from fedloom.flower.node_registry import NodeRegistry
-from fedloom.flower.status import StatusWriter
+from fedloom.flower.status import MAX_NAMED, LogRecord, StatusWriter, client_list
 from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
 from fedloom.flower.upload_checks import UploadReader
 from fedloom.flower.wire import MAX_FACTS, AnyJob, Message, MessageError

@@ -20,8 +20,8 @@ from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, Job, NewcomerResult
 from fedloom.flower import wire
 from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
-from fedloom.flower.logs import log
 from fedloom.flower.node_data import Scale, count_nodes, moments_of, node_scenario, node_source, nodes_of_scenario
+from fedloom.flower.status import log
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, Reply, Request
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 from fedloom.nets.loaded_net import group_of

@@ -21,8 +21,7 @@ from fedloom.data.leak import leak, leak_sentences
 from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Splits, load_splits
 from fedloom.data.views import Views, starts
-from fedloom.flower.logs import log
-from fedloom.flower.status import Stored, Strict
+from fedloom.flower.status import Stored, Strict, log
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.config.scenario_config import PublicConfig, ScenarioConfig
 

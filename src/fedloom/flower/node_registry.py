@@ -8,9 +8,8 @@ from fedloom.core.errors import FedloomError, printable, short_repr
 from fedloom.data import Scenario
 from fedloom.flower.bindings import NodeBindings, WrongClientError
 from fedloom.flower.findings import clock_difference
-from fedloom.flower.logs import LogRecord, client_list
 from fedloom.flower.node_data import ChannelMoments, ClientMoments, Scale
-from fedloom.flower.status import Absence, NodeStatus, StatusWriter
+from fedloom.flower.status import Absence, LogRecord, NodeStatus, StatusWriter, client_list
 from fedloom.flower.transport import Transport
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, read_reply
 

@@ -19,10 +19,9 @@ from fedloom.engine.serial import Engine, Jobs
 from fedloom.evaluation import MetricStates
 from fedloom.flower.checks import References, UploadNorm, shares_too_large, upload_norms
 from fedloom.flower.exchange import Exchange, LostReplyError, ReplyReader, facts_limit
-from fedloom.flower.logs import LogRecord, client_list
 from fedloom.flower.node_data import FEWEST, stand_in_views
 from fedloom.flower.node_registry import FederationError, NodeRegistry
-from fedloom.flower.status import StatusWriter
+from fedloom.flower.status import LogRecord, StatusWriter, client_list
 from fedloom.flower.transport import BYTES_PER_CHARACTER, Transport
 from fedloom.flower.upload_checks import UploadReader
 from fedloom.flower.wire import MAX_FACTS, AnyJob, Message, MessageError

@@ -1,21 +1,152 @@
-"""Small JSON files that a federation's server keeps in the run's folder, above all its status. The server replaces the
-status at every change, and every few seconds while it waits, so it tells when a server has died."""
+"""The log of a federation, and the status and other small JSON files that its server keeps in the run's folder.
+The server replaces the status at every change, and every few seconds while it waits, so it tells when a server has
+died. The log is one JSON object per line, with run, round and client, and the same as sentences for people. It goes to
+the logger `fedloom.flower`. Flower's apps print it to stdout; a program that embeds a federation can format it itself,
+from the attribute `facts` of a log record.
+"""
 
+import logging
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import read_file, write_atomic
+from fedloom.core.errors import ConfigError, RunFolderError, printable
+from fedloom.core.files import json_text, parse_json, read_file, write_atomic
+from fedloom.core.text import bytes_text, percent, seconds_text
 from fedloom.flower.findings import require_free
-from fedloom.flower.logs import LogRecord
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.storage.log import Row, total_over_rounds
+from fedloom.runs.storage.log import Row, main_protocol, of_protocol, total_over_rounds
 from fedloom.runs.storage.run_data import RunData
+
+LOGGER = logging.getLogger("fedloom.flower")
+LOGGER.addHandler(logging.NullHandler())  # silent unless a handler is added
+_LOGGED_MEASURES = ("bytes_up", "bytes_down", "accuracy", "seconds_total")  # in the line of a round
+MAX_NAMED = 20  # clients in a sentence
+
+
+class LogRecord(str):
+    """A printable sentence for people, with facts for machines. event: one word, e.g. "refused"."""
+
+    event: str
+    round: int | None
+    client: int | None
+
+    def __new__(cls, text: str, event: str, *, round: int | None = None, client: int | None = None) -> "LogRecord":
+        record = super().__new__(cls, printable(text))
+        record.event, record.round, record.client = event, round, client
+        return record
+
+
+def client_list(clients: Sequence[int]) -> str:
+    """Return client ids as text, at most twenty of them."""
+    remainder = f" and {len(clients) - MAX_NAMED} more" if len(clients) > MAX_NAMED else ""
+    return ", ".join(map(str, clients[:MAX_NAMED])) + remainder
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON: time (seconds since 1970), level, facts, and the text if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
+        facts |= getattr(record, "facts", {})
+        if text := record.getMessage():
+            facts["text"] = text
+        return json_text(facts)
+
+
+def log(event: str, facts: Mapping[str, Any], text: str = "", level: int = logging.INFO) -> None:
+    """Write one line to the log. facts: further keys; those that are None are left out. text: for people."""
+    present = {name: value for name, value in facts.items() if value is not None}
+    LOGGER.log(level, "%s", text, extra={"facts": {"event": event, **present}})
+
+
+def to_stdout() -> None:
+    """Print the log to stdout as lines of JSON; calling it again changes nothing."""
+    if not any(isinstance(handler.formatter, JsonFormatter) for handler in LOGGER.handlers):
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(JsonFormatter())
+        LOGGER.addHandler(handler)
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.propagate = False
+
+
+class LogCallback(Callback):
+    """Logs the events of a run, whose name among nodes is `run`."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+
+    def on_start(self, config: RunConfig, first_round: int) -> None:
+        log("start", {"run": self._run, "round": first_round - 1, "rounds": config.rounds})
+
+    def on_note(self, config: RunConfig, note: str) -> None:
+        if isinstance(note, LogRecord):
+            log(note.event, {"run": self._run, "round": note.round, "client": note.client}, note, logging.WARNING)
+        else:
+            log("note", {"run": self._run}, note)
+
+    def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
+        of_main = of_protocol(rows, main_protocol(rows))
+        summary_rows = (row for row in of_main if row["client"] is None and row["split"] in ("system", "test"))
+        measures = {row["name"]: row["value"] for row in summary_rows if row["name"] in _LOGGED_MEASURES}
+        log("round", {"run": self._run, "round": round_, "rounds": config.rounds, **measures})
+
+    def on_end(self, config: RunConfig, result: RunData) -> None:
+        numbers = result.numbers
+        log("end", {"run": self._run, "round": numbers["rounds"], "accuracy": numbers["accuracy"]})
+
+
+def log_sentence(line: str, zone: tzinfo | None = None) -> str:
+    """Return a `line` of `JsonFormatter` as a sentence with a time in `zone` (None: local); other lines as they are.
+
+    >>> from datetime import UTC
+    >>> log_sentence('{"time": 0, "event": "round", "round": 2, "rounds": 9, "accuracy": 0.5, "bytes_up": 2000}', UTC)
+    '00:00:00 round 2 of 9: accuracy 50.0 %, 2.00 kB up'
+    """
+    try:
+        facts = parse_json(line)
+        clock = f"{datetime.fromtimestamp(facts['time'], zone):%H:%M:%S}"
+        return printable(f"{clock} {_sentence(facts)}")
+    except (ValueError, KeyError, TypeError, OverflowError, OSError):  # no line of the log
+        return printable(line)
+
+
+def as_json_line(line: str) -> str:
+    """Return a line of the log as it is, and any other line as a note in JSON."""
+    return line if line.startswith("{") else json_text({"event": "note", "text": line})
+
+
+def _sentence(facts: Mapping[str, Any]) -> str:
+    event, text = str(facts["event"]), str(facts.get("text", ""))
+    if event == "round":
+        return f"round {facts['round']} of {facts['rounds']}{_measures(facts)}"
+    if event == "start":
+        done = f"continues after round {facts['round']} of" if facts["round"] else "begins, with"
+        return f"run {facts['run']} {done} {facts['rounds']} rounds"
+    if event == "end":
+        return f"run {facts['run']} has finished round {facts['round']}, the last one{_measures(facts)}"
+    subjects = ", ".join(f"{name} {facts[name]}" for name in ("round", "client", "file") if facts.get(name) is not None)
+    warning = "note: " if event == "note" else f"{event}: "
+    return (f"{subjects}: " if subjects else "") + (f"{warning}{text}" if text else event)
+
+
+def _measures(facts: Mapping[str, Any]) -> str:
+    measures = []
+    if facts.get("accuracy") is not None:
+        measures.append(f"accuracy {percent(facts['accuracy'])} %")
+    for key, direction in (("bytes_up", "up"), ("bytes_down", "down")):
+        if facts.get(key) is not None:
+            measures.append(f"{bytes_text(facts[key])} {direction}")
+    if facts.get("seconds_total") is not None:
+        measures.append(f"in {seconds_text(facts['seconds_total'])}")
+    return f": {', '.join(measures)}" if measures else ""
+
 
 SILENT = 30.0  # seconds without a write after which a server may be dead
 _HEARTBEAT = 5.0  # seconds between two writes of a server that waits

@@ -4,8 +4,7 @@ import pytest
 
 from fedloom.results.plot_values import chart_rows
 from fedloom.results.plots.drawing import TEXT
-from fedloom.results.report.curves import draw_differences
-from fedloom.results.report.line_charts import difference_rows
+from fedloom.results.report.line_charts import difference_rows, draw_differences
 from fedloom.results.table import grouped
 
 

@@ -18,8 +18,7 @@ from fedloom.results.plots import drawing
 from fedloom.results.plots.drawing import inline
 from fedloom.results.plots.palette import shortened
 from fedloom.results.report.class_results import majority_accuracy
-from fedloom.results.report.curves import Dots, draw_dots
-from fedloom.results.report.line_charts import panels_of
+from fedloom.results.report.line_charts import Dots, draw_dots, panels_of
 from fedloom.results.report.markup import chart, chart_beside_facts
 
 

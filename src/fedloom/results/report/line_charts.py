@@ -1,21 +1,199 @@
-"""Charts of rows: curves by round and differences from the baseline with their intervals.
-A panel shows the rows of one setting; a method has one name and one colour in all charts."""
+"""Charts of rows, and their drawings: curves by round, dots of single clients, and differences from the baseline.
+A panel shows the rows of one setting; a method has one name and one colour in all charts.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
+from typing import Any
 
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from fedloom.core.text import percent
 from fedloom.results.difference import Paired, all_paired
 from fedloom.results.plot_values import ChartRow
+from fedloom.results.plots import drawing
 from fedloom.results.plots.drawing import inline
-from fedloom.results.plots.palette import Curve, Estimate, dash_number, tone_name
-from fedloom.results.report.curves import Size, draw_differences, draw_lines, shows_seeds
+from fedloom.results.plots.palette import Curve, Estimate, dash_number, shortened_names, tone_name
 from fedloom.results.report.markup import chart, grid, key, paragraph, shared_legend
 from fedloom.results.verdict import BASELINE
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """One row of a dot chart: values in [0, 1], one per client and seed, and the majority baseline if it is known."""
+
+    label: str
+    tone: int
+    values: list[float]
+    majority: float | None = None
+
+
+_MOST_SEEDS, _MOST_WITH_SEEDS = 6, 3  # seeds and lines; beyond these, single seeds only blur the picture
+_LABEL_STEP = 16.0
+_NAME = 18.0  # CSS pixels for the name of the y axis
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Width and height in CSS pixels at natural size, and how many characters of a line's name are shown."""
+
+    width: float
+    height: float
+    characters: int
+
+
+def draw_lines(curves: Sequence[Curve], size: Size, quantity: str, limits: tuple[float, float] | None = None) -> Figure:
+    """Draw shares, means over seeds, as lines in percent, ± sample std as bands, single seeds thin behind them.
+    A `size` without characters leaves names to a legend elsewhere. limits: of the y axis."""
+    figure = drawing.new_figure(size.width, size.height)
+    strong = [curve for curve in curves if not curve.faint]
+    names = shortened_names([curve.method for curve in strong], size.characters)
+    room = 14 + drawing.CHARACTER * max(len(name) for name in names) if size.characters else 10
+    axes = drawing.place(figure, _NAME + 44, 14, room, 38)
+    last, singly = max(curve.rounds[-1] for curve in curves), shows_seeds(curves)
+    for curve in curves:
+        drawing.draw_curve(axes, curve, drawing.PAGE, band=0.39 / max(len(strong), 3), solid_capstyle="round", zorder=3)
+        if not curve.faint:
+            _mark_line(axes, curve, last, singly)
+    _axes_of_rounds(axes, curves)
+    if limits is not None:
+        axes.set_ylim(*limits)
+    middle = axes.get_position()
+    place_of_name = drawing.TEXT / 2 / size.width, (middle.y0 + middle.y1) / 2
+    look: dict[str, Any] = {"rotation": 90, "color": drawing.color("muted"), "fontsize": drawing.TEXT}
+    figure.text(*place_of_name, quantity, ha="center", va="center", **look)
+    if size.characters:
+        _name_ends(figure, axes, list(zip(strong, names, strict=True)))
+    return figure
+
+
+def shows_seeds(curves: Sequence[Curve]) -> bool:
+    """Whether single seeds are drawn too."""
+    return len(curves) <= _MOST_WITH_SEEDS and max(len(curve.seeds) for curve in curves) <= _MOST_SEEDS
+
+
+def _mark_line(axes: Axes, curve: Curve, last: float, singly: bool) -> None:
+    tone = drawing.color(tone_name(curve.tone))
+    for seed in curve.seeds if singly and curve.std is not None else ():
+        axes.plot(curve.rounds, seed, color=tone, alpha=0.35, linewidth=0.8)
+    end, value = curve.rounds[-1], curve.mean[-1]
+    dot: dict[str, Any] = {"color": tone, "markersize": 6, "mec": drawing.color("page"), "mew": 1.2, "clip_on": False}
+    axes.plot([end], [value], "o", zorder=4, **dot)
+    if end < last:  # leads to the name, which stands at the right edge
+        axes.plot([end, last], [value, value], color=tone, linewidth=1, linestyle=(0, (1, 3)))
+
+
+def _axes_of_rounds(axes: Axes, curves: Sequence[Curve]) -> None:
+    first, last = min(curve.rounds[0] for curve in curves), max(curve.rounds[-1] for curve in curves)
+    axes.set_xlim((first, last) if last > first else (first - 0.5, last + 0.5))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -0.02), 1.02 if high > 0.85 else high)  # a band may leave [0, 1], no accuracy can
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    drawing.dress(axes, drawing.PAGE, "round")
+
+
+def _name_ends(figure: Figure, axes: Axes, ends: Sequence[tuple[Curve, str]]) -> None:
+    """Write each line's name at its right end; move names apart where they would overlap."""
+    height = 72 * figure.get_figheight()
+    to_y = axes.transData.transform
+    order = sorted(ends, key=lambda end: end[0].mean[-1])
+    spots = [float(to_y((1, curve.mean[-1]))[1]) for curve, _ in order]
+    # Push names up from the lowest, then down from the top edge, because the first pass may leave the figure.
+    for k in range(1, len(spots)):
+        spots[k] = max(spots[k], spots[k - 1] + _LABEL_STEP)
+    ceiling = height - drawing.TEXT / 2
+    for k in reversed(range(len(spots))):
+        spots[k] = min(spots[k], ceiling)
+        ceiling = spots[k] - _LABEL_STEP
+    x = axes.get_position().x1 + 11 / (72 * figure.get_figwidth())
+    for (curve, name), spot in zip(order, spots, strict=True):
+        look: dict[str, Any] = {
+            "color": drawing.color(tone_name(curve.tone)),
+            "fontsize": drawing.TEXT,
+            "va": "center_baseline",
+        }
+        axes.text(x, spot / height, name, transform=figure.transFigure, **look)
+
+
+_ROW = 46.0
+_DOT_ROW, _DOT_BAND = 62.0, 26.0
+_MOST_DOTS = 300  # per row; of more, evenly spaced quantiles are drawn
+
+
+def _name_rows(
+    axes: Axes, row_height: float, baseline: float, names: Sequence[str], values: Sequence[str], ink: str
+) -> None:
+    """Write the name of each row at its left, and its value in words at its right, in the colour `ink`."""
+    left, right = axes.get_xlim()
+    width = 72 * axes.figure.get_figwidth() * axes.get_position().width  # type: ignore[union-attr]  # a whole figure
+    letters = width / drawing.CHARACTER - 1 - max(map(len, values), default=0)
+    for row, (name, value) in enumerate(zip(shortened_names(names, letters), values, strict=True)):
+        y = row * row_height + baseline
+        axes.text(left, y, name, color=drawing.color("ink"), fontsize=drawing.TEXT, va="baseline")
+        axes.text(right, y, value, color=drawing.color(ink), fontsize=drawing.TEXT, va="baseline", ha="right")
+
+
+def _axes_of_rows(width: float, row_height: float, rows: int, x: str) -> tuple[Figure, Axes]:
+    figure = drawing.new_figure(width, row_height * rows + 44)
+    axes = drawing.place(figure, 8, 0, 22, 44)
+    drawing.dress(axes, drawing.PAGE, x, grid=None)
+    axes.set_ylim(row_height * rows, 0)
+    axes.set_yticks([])
+    return figure, axes
+
+
+def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
+    """Draw a dot per client and seed on an axis to 100 %, a row for each method, and a line at the median."""
+    figure, axes = _axes_of_rows(width, _DOT_ROW, len(rows), "test accuracy")
+    axes.set_xlim(0, 100)
+    axes.xaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    summaries = [f"median {100 * median(dots.values):.1f} · lowest {100 * min(dots.values):.1f}" for dots in rows]
+    _name_rows(axes, _DOT_ROW, 16, [dots.label for dots in rows], summaries, "muted")
+    for row, dots in enumerate(rows):
+        top, tone = row * _DOT_ROW, drawing.color(tone_name(dots.tone))
+        values = [100 * value for value in _thinned(sorted(dots.values))]
+        heights = [top + 28 + _DOT_BAND * (1 - k / max(1, len(values) - 1)) for k in range(len(values))]
+        for tick in (0, 25, 50, 75, 100):
+            axes.plot([tick, tick], [top + 25, top + 57], color=drawing.color("line"), linewidth=1, zorder=0)
+        axes.plot(values, heights, "o", color=tone, markersize=5.5, alpha=0.5, mew=0, clip_on=False)
+        middle = 100 * median(dots.values)
+        axes.plot([middle, middle], [top + 24, top + 58], color=tone, linewidth=2.5, clip_on=False)
+        if dots.majority is not None:
+            dashes: Any = (0, (3, 2))
+            line = [100 * dots.majority] * 2
+            axes.plot(line, [top + 24, top + 58], color=drawing.color("warn"), linewidth=1.8, linestyle=dashes)
+    return figure
+
+
+def _thinned(values: Sequence[float]) -> list[float]:
+    if len(values) <= _MOST_DOTS:
+        return list(values)
+    step = (len(values) - 1) / (_MOST_DOTS - 1)
+    return [values[round(k * step)] for k in range(_MOST_DOTS)]
+
+
+def draw_differences(rows: Sequence[Estimate], width: float, limits: tuple[float, float], quantity: str) -> Figure:
+    """Draw differences from zero as dots with intervals, a row for each method; `limits` are those of all panels,
+    `quantity` names the axis, the width is in CSS pixels."""
+    figure, axes = _axes_of_rows(width, _ROW, len(rows), quantity)
+    margin = 0.04 * (limits[1] - limits[0] or 1.0)
+    axes.set_xlim(limits[0] - margin, limits[1] + margin)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=max(4, int(width // 90))))
+    _name_rows(axes, _ROW, 14, [row.method for row in rows], [row.text for row in rows], "muted")
+    for index, row in enumerate(rows):
+        top = index * _ROW
+        axes.plot([0, 0], [top + 25, top + 43], color=drawing.color("muted"), linewidth=1, zorder=0)
+        drawing.draw_estimate(axes, row, top + 34, drawing.PAGE)
+    return figure
+
 
 _HERO, _PHONE, _PANEL = Size(900, 380, 30), Size(360, 290, 9), Size(390, 270, 0)
 _MOST_LINES, _EMPHASISED = 14, 7  # of more lines, the best and the baseline alone have their colours
