@@ -26,11 +26,9 @@ COUNTS, FEATURES = "each client's class counts", "features of single samples"
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The skew of a federation's data.
-
     name: name of the scenario. class_names: of the C classes. labels: label and quantity skew, from counts. untrained:
     feature skew under the first weights; None where the model has no features. trained: feature skew under the weights
-    of a finished run; None without a run. notes: what could not be computed, and why.
-    """
+    of a finished run; None without a run. notes: what could not be computed, and why."""
 
     name: str
     class_names: tuple[str, ...]

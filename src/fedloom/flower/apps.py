@@ -25,10 +25,8 @@ FAILED = "flower-failed.json"
 
 def client_app(config: Path) -> Any:
     """Return a `ClientApp` for the config file `config`.
-
     Keys of the node's Flower config: `partition-id`, its client; `state`, the folder of private states; `data`, the
-    file that names its data.
-    """
+    file that names its data."""
     require_flower()
     from flwr.app import Message as FlowerMessage
     from flwr.clientapp import ClientApp
@@ -68,11 +66,9 @@ def _node(config: Path, client: int, folder: Path, data: Path | None) -> Node:
 
 def server_app(config: Path) -> Any:
     """Return a `ServerApp` that runs the config file `config`, and writes a report at the end.
-
     Keys of the app's Flower config: `out`, the run's folder; `test`, the file that names the server's test data;
     `keys`, a folder with the public keys of clients, or "none" if the SuperLink checks no keys. An error is also stored
-    in the run's folder, because Flower's commands do not print it.
-    """
+    in the run's folder, because Flower's commands do not print it."""
     require_flower()
     to_stdout()
     from flwr.serverapp import ServerApp

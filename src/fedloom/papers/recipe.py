@@ -241,11 +241,9 @@ class Recipe:
         self, scale: Scale = "full", seeds: int | None = None, keys: Mapping[str, Any] | None = None
     ) -> StudyPlan:
         """Make the study of the table.
-
         scale: "full" or "small". seeds: how many seeds, from 0 on (None: the recipe's number). keys: config keys on top
         of all cells. Raises `ConfigError` for a table in which nothing is run, for keys that are none of a cell's, and
-        for more than 10,000 seeds.
-        """
+        for more than 10,000 seeds."""
         if self.table.why_not_run is not None:
             raise ConfigError(f"{self.name}: {self.table.why_not_run}")
         small, overrides = scale == "small", keys or {}

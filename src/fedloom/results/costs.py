@@ -29,10 +29,8 @@ class Reached:
 
 def reached(result: RunData, target: float) -> Reached | None:
     """Return when `result` first reaches `target`, an accuracy in [0, 1]; None if it never does.
-
     As in the papers, the first crossing counts even if later rounds fall below it. If tests are rare
-    (`evaluation.every`), the round is that of the first test that shows it. Raises `ConfigError` for a wrong target.
-    """
+    (`evaluation.every`), the round is that of the first test that shows it. Raises `ConfigError` for a wrong target."""
     if not (isfinite(target) and 0 < target <= 1):
         raise ConfigError(f"target = {target}: need an accuracy above 0 and up to 1, e.g. 0.8")
     tested = zip(*curve(result.rows, "accuracy", "test"), strict=True)

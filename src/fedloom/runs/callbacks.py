@@ -23,9 +23,7 @@ Weights: TypeAlias = Callable[..., Tree]
 
 class Callback:
     """Hooks that do nothing: write those that you need. Called in the process that runs.
-
-    An exception raised here ends the run. `rows` are measures, one a row (`fedloom.runs.storage.run_folder.Row`).
-    """
+    An exception raised here ends the run. `rows` are measures, one a row (`fedloom.runs.storage.run_folder.Row`)."""
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> str | None:
         """Before `on_start` of a resumed run: the rows of its earlier rounds. Return a reason to end the run here."""

@@ -173,9 +173,7 @@ class WandB(Tracker):
 
 class TensorBoard(Tracker):
     """Write event files below `folder`, one folder for each run; `tensorboard --logdir FOLDER` shows them.
-
-    A resumed run continues in its folder. Raises `ConfigError` if tensorboard is not installed.
-    """
+    A resumed run continues in its folder. Raises `ConfigError` if tensorboard is not installed."""
 
     def __init__(self, folder: Path | str = "runs/tensorboard") -> None:
         super().__init__()

@@ -36,11 +36,9 @@ _NOT_OF_NEW_DATA = {
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """The test of one model on new data.
-
     metrics: values by name, None where one is not defined; `majority` is the accuracy of always predicting the most
     frequent class of these data, `decision_sensitivity` and the like are values at the model's threshold. details:
-    further values of the metrics: lists by class, the confusion matrix, bounds, notes.
-    """
+    further values of the metrics: lists by class, the confusion matrix, bounds, notes."""
 
     model: str
     samples: int

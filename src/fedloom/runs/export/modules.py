@@ -46,9 +46,7 @@ class _Part(BaseModel):
 
 class Architecture(_Part):
     """A registered model with its options, or the class of one that the user passed as a Python object (`given`).
-
-    forward: "model" if the weights are the model's own; "method" if the method predicts with several nets or more.
-    """
+    forward: "model" if the weights are the model's own; "method" if the method predicts with several nets or more."""
 
     model: str
     options: dict[str, Any]
@@ -89,11 +87,9 @@ class Training(_Part):
 
 class Graph(_Part):
     """How an exported graph is called, and how it was checked against the module.
-
     The first dimension of inputs and outputs is the batch, of any size. opset: version of ONNX's operators; None for
     torch.export. difference: the largest one between class scores of the graph and of the module, over batches of
-    random samples of these sizes.
-    """
+    random samples of these sizes."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -106,9 +102,8 @@ class Graph(_Part):
 
 class Decision(_Part):
     """A threshold on the log odds of the class `label`, for which samples are taken from it on.
-
-    positives, negatives: validation samples of the class and of all others, by which `rule` chose it after the `round`.
-    """
+    positives, negatives: validation samples of the class and of all others, by which `rule` chose it after the
+    `round`."""
 
     label: str
     threshold: float
@@ -134,10 +129,8 @@ def decision_at(rows: Sequence[Row], config: RunConfig, round_: int | None = Non
 
 class ExportMetadata(_Part):
     """All that is needed to use an exported model.
-
     weights, sha256: name and hash of the file with the weights. graph: of formats that hold the computation too.
-    decision: of a global model, the threshold at which samples are taken for a class.
-    """
+    decision: of a global model, the threshold at which samples are taken for a class."""
 
     fedloom: str = __version__
     architecture: Architecture
@@ -174,9 +167,7 @@ def metadata_path(path: Path) -> Path:
 
 def write(metadata: ExportMetadata, raw: bytes, path: Path) -> Path:
     """Write the bytes of a model to `path` and its metadata to a .json of the same name, and return the latter's path.
-
-    Raises as `check_place`.
-    """
+    Raises as `check_place`."""
     check_place(path)
     file, digest = metadata_path(path), hashlib.sha256(raw).hexdigest()
     described = metadata.model_copy(update={"format": format_of(path), "weights": path.name, "sha256": digest})
@@ -203,9 +194,7 @@ def check_place(path: Path) -> None:
 
 def read(path: Path) -> tuple[ExportMetadata, Tree]:
     """Read the metadata and the weights that `write` wrote to `path`.
-
-    Raises `RunFolderError` for files that are missing, damaged, or do not belong together.
-    """
+    Raises `RunFolderError` for files that are missing, damaged, or do not belong together."""
     metadata_file = metadata_path(path)
     try:
         metadata = ExportMetadata.model_validate_json(metadata_file.read_bytes())
@@ -243,9 +232,7 @@ OwnModel: TypeAlias = ModelSource | Sequence[ModelSource]
 
 def config_of(resolved: Mapping[str, Any], user_model: OwnModel | None) -> RunConfig:
     """Return the config that `resolved` describes, with `user_model` as each model that was passed as a Python object.
-
-    Raises `ConfigError` if a model is missing.
-    """
+    Raises `ConfigError` if a model is missing."""
     named = resolved.get("model")
     words: list[Any] = list(named) if isinstance(named, list) else [named]
     places = [number for number, word in enumerate(words) if isinstance(word, Mapping) and word.get("name") == "given"]
@@ -302,10 +289,8 @@ def module_of(
 
 def module_of_metadata(metadata: ExportMetadata, tree: Tree, user_model: OwnModel | None) -> nn.Module:
     """Return the module that `metadata` describes, with the weights `tree`, in evaluation mode.
-
     Raises `ConfigError` if it is missing and for models that are not registered, `RunFolderError` for weights that do
-    not fit.
-    """
+    not fit."""
     if user_model is not None and (isinstance(user_model, Sequence) or not metadata.architecture.given):
         raise ConfigError(
             f"model: {metadata.weights} fits the {metadata.architecture.model} of its .json; one module at most"

@@ -86,11 +86,10 @@ class Trained:
 
     def save(self, path: Path | str) -> Path:
         """Write the model to `path` and its metadata to a .json of the same name, and return the latter's path.
-
         The suffix of `path` is the format: .safetensors holds the weights; .onnx and .pt2 (torch.export) also hold the
         computation, which is checked against the module. Raises as `fedloom.runs.export.modules.write` and
-        `fedloom.runs.export.graphs.graph_bytes`, and `ConfigError` if .safetensors cannot hold the method's prediction.
-        """
+        `fedloom.runs.export.graphs.graph_bytes`, and `ConfigError` if .safetensors cannot hold the method's
+        prediction."""
         path = expand_home(path)
         metadata_file.check_place(path)
         export_format = metadata_file.format_of(path)
@@ -189,9 +188,7 @@ def read(
 
 def of_result(result: RunData, client: int | None = None, at: At = "last") -> Trained:
     """Return a model as `read` does, from the result of a finished run, with a folder or weights in memory.
-
-    `client` and `at` are those of `load`. Raises `ConfigError` for a client or a round that the run does not have.
-    """
+    `client` and `at` are those of `load`. Raises `ConfigError` for a client or a round that the run does not have."""
     with reproducible_settings():
         return Trained(*open_result(result, at).model(client, at))
 
@@ -256,11 +253,9 @@ def _in_folder(config: RunConfig, folder: RunFolder, at: At, note: Note) -> Chec
 
 class RoundModels:
     """The models of a round whose number `checkpoint.keep_clients` names, as plain modules in evaluation mode.
-
     `clients` are the ids of the clients whose uploads the server aggregated, `uploads` these uploads by client id, read
     when they are asked for, and `after` the server's state after the `round`. Raises `ConfigError` for a round_ that
-    the result, a finished run with a folder, did not keep, and `CheckpointError` for damaged files.
-    """
+    the result, a finished run with a folder, did not keep, and `CheckpointError` for damaged files."""
 
     def __init__(self, result: RunData, round_: int) -> None:
         try:
@@ -291,9 +286,7 @@ class RoundModels:
 
     def client(self, client: int) -> nn.Module:
         """Return the model that a participant had at the end of the round: its upload joined with its private state.
-
-        Raises `ConfigError` for a client that did not take part, and for methods whose uploads hold no model.
-        """
+        Raises `ConfigError` for a client that did not take part, and for methods whose uploads hold no model."""
         if client not in self.clients:
             clients = ", ".join(map(str, self.clients))
             raise ConfigError(f"client {client}: not aggregated in round {self.round}; its clients are {clients}")

@@ -31,12 +31,10 @@ SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
 @dataclass(frozen=True, slots=True, repr=False)
 class RunData:
     """A finished run as plain data.
-
     numbers, rows, config, scenario: the contents of summary.json, metrics.jsonl, config.yaml and scenario.json. folder:
     the run folder, None if the run was not kept on disk. cell: the names of the setting and the row in the study that
     the run belongs to. client_details, drift_rounds: the contents of clients.json and drift.jsonl; None reads them when
-    they are needed. memory: config, scenario and weights (`Memory` of a run) that the folder does not hold.
-    """
+    they are needed. memory: config, scenario and weights (`Memory` of a run) that the folder does not hold."""
 
     numbers: dict[str, Any]
     rows: list[log.Row]
@@ -56,9 +54,7 @@ class RunData:
 
     def in_protocol(self, protocol: str) -> Self:
         """The same run as its tests in one protocol show it, as if it had been tested in that alone.
-
-        Raises `ConfigError` for a protocol in which it was not tested.
-        """
+        Raises `ConfigError` for a protocol in which it was not tested."""
         if protocol not in self.protocols:
             why = self.numbers.get("not_offered", {}).get(protocol)
             reason = f"{why}; it was tested in" if why else "not tested; this run has"
@@ -81,10 +77,8 @@ class RunData:
     def confusions(self) -> dict[int, Confusion]:
         """Each client's test samples after the last round, by client: true class, predicted class and samples of the
         pairs that occur.
-
         Empty where the run tested no clients, has more than 256 classes, or is of an earlier version. Raises
-        `RunFolderError` if the file is damaged.
-        """
+        `RunFolderError` if the file is damaged."""
         details, confusions = self.client_details, dict[int, Confusion]()
         classes = len(self.scenario.get("classes") or ())
         try:
@@ -107,9 +101,7 @@ class RunData:
 
     def confusion(self, client: int | None = None) -> list[list[int]]:
         """Return the confusion matrix after the last round: test samples by true class and predicted class [C][C].
-
-        Raises `ConfigError` where it was not recorded, and `RunFolderError` if a file is damaged.
-        """
+        Raises `ConfigError` where it was not recorded, and `RunFolderError` if a file is damaged."""
         if client is None:
             pooled = self.numbers.get("details", {}).get("balanced_accuracy", {}).get("confusion")
             if pooled is None:
@@ -134,10 +126,8 @@ class RunData:
 
     def drift(self) -> list[dict[str, Any]]:
         """Return what drifted in the rounds, one figure a row: round, name, client, other, class, entry, value.
-
         `pandas.DataFrame(result.drift())` makes a frame of it. The page Drift says what each figure is. Raises
-        `ConfigError` where the run did not measure drift, and `RunFolderError` if the file is damaged.
-        """
+        `ConfigError` where the run did not measure drift, and `RunFolderError` if the file is damaged."""
         rounds = self.measured_drift()
         if not rounds:
             raise ConfigError("drift: this run measured none; run again with drift=true, or {decompose_every: 5}")
@@ -152,9 +142,7 @@ class RunData:
     @classmethod
     def read(cls, path: Path) -> Self | None:
         """The result in a run folder; None if the run there has not finished.
-
-        Raises `RunFolderError` if a file of it is damaged, or was changed after the run.
-        """
+        Raises `RunFolderError` if a file of it is damaged, or was changed after the run."""
         folder = RunFolder(path)
         numbers, config = folder.read_summary(), folder.read_config()
         if numbers is None or config is None:
