@@ -13,10 +13,9 @@ import typer
 from fedloom.cli import shared
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import json_text, parse_json, write_atomic
+from fedloom.core.files import parse_json
 
 if TYPE_CHECKING:
-    from fedloom.papers.recipe import Recipe
     from fedloom.results.comparison import Comparison
     from fedloom.results.page_sections import PageSection
     from fedloom.runs.config.run_config import RunConfig
@@ -287,12 +286,7 @@ def say_limits(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bo
 
 
 VALUES = "reproduced.csv"
-REPRODUCED = "reproduced.json"
-
-
-def save_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
-    """Store in a study's folder which table it reproduces in which setting, for every later report."""
-    write_atomic(folder / REPRODUCED, json_text({"name": recipe.name, "setting": setting}))
+REPRODUCED = "reproduced.json"  # which table a study reproduces in which setting, for every later report
 
 
 def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True) -> list[PageSection]:

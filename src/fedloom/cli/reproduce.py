@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedloom.cli import shared
-from fedloom.cli.comparisons import VALUES, Only, Plan, Workers, run_and_report, save_recipe
+from fedloom.cli.comparisons import REPRODUCED, VALUES, Only, Plan, Workers, run_and_report
 from fedloom.cli.shared import print_json, print_lines, say
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import json_text, write_atomic
 from fedloom.core.text import counted
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _write_paper_comparison(
     changes += [f"with {' '.join(overrides_beyond_recipe)}"] if overrides_beyond_recipe else []
     changed = ", ".join(changes)
     setting = changed or recipe.scale_text(scale)
-    save_recipe(folder, recipe, setting)
+    write_atomic(folder / REPRODUCED, json_text({"name": recipe.name, "setting": setting}))
     if recipe.table.kind != "table":
         say(f"in a copy of fedloom's repository, this draws the figure: python -m benchmarks paper-figures {folder}")
         return

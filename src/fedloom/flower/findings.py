@@ -125,11 +125,16 @@ def clock_difference(node_time: float, earliest: float, latest: float) -> str:
     ''
     """
     ahead = node_time - latest if node_time > latest else min(0.0, node_time - earliest)
-    return f"its node's clock is {clock_advice(ahead)}" if abs(ahead) > AHEAD_SECONDS else ""
+    return f"its node's clock is {_clock_advice(ahead)}" if abs(ahead) > AHEAD_SECONDS else ""
 
 
-def clock_advice(ahead: float) -> str:
-    """Say how many seconds a clock is `ahead` of the server's (below 0: behind), and what to do."""
+def clock_finding(ahead: float) -> Finding:
+    """Report a clock that is `ahead` seconds ahead of the server's; an error if Flower will refuse signatures."""
+    is_refused = not -BEHIND_SECONDS < ahead < AHEAD_SECONDS
+    return Finding("clock", "error" if is_refused else "warning", f"this machine's clock is {_clock_advice(ahead)}")
+
+
+def _clock_advice(ahead: float) -> str:
     direction = "ahead of" if ahead > 0 else "behind"
     return (
         f"{seconds_text(abs(ahead))} {direction} the server's; set it by NTP (e.g. `timedatectl set-ntp true`), "

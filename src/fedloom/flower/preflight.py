@@ -21,16 +21,7 @@ from fedloom.core.errors import ConfigError, FedloomError, short_repr
 from fedloom.core.files import parse_json
 from fedloom.flower.apps import CONFIG
 from fedloom.flower.bindings import public_keys
-from fedloom.flower.findings import (
-    AHEAD_SECONDS,
-    BEHIND_SECONDS,
-    Finding,
-    clock_advice,
-    disk_finding,
-    port_finding,
-    read_or_explain,
-    stored_bytes,
-)
+from fedloom.flower.findings import Finding, clock_finding, disk_finding, port_finding, read_or_explain, stored_bytes
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import count_nodes, node_source
 from fedloom.flower.transport import require_flower
@@ -309,8 +300,7 @@ def _clock_finding(connection: socket.socket, host: str, clock: Callable[[], flo
     ahead = (sent + received) / 2 - (server_time + _DATE_RESOLUTION / 2)
     if abs(ahead) <= (received - sent + _DATE_RESOLUTION) / 2 + 1.0:
         return Finding("clock", "ok", "this machine's clock agrees with the server's")
-    level: Any = "warning" if -BEHIND_SECONDS < ahead < AHEAD_SECONDS else "error"
-    return Finding("clock", level, f"this machine's clock is {clock_advice(ahead)}")
+    return clock_finding(ahead)
 
 
 def _date_of(connection: socket.socket) -> float:

@@ -18,15 +18,8 @@ from fedloom.results.group import Group
 from fedloom.results.plot_values import ChartRow
 from fedloom.results.plots.drawing import CHARACTER, PAGE, TEXT, color, dress, inline, new_figure, place
 from fedloom.results.plots.palette import shortened_names, tone_name
-from fedloom.results.report.class_results import (
-    CalibrationCurve,
-    ClassResults,
-    calibration,
-    class_results,
-    client_matrices,
-    majority_accuracy,
-    majority_class,
-)
+from fedloom.results.report import class_results as by_class
+from fedloom.results.report.class_results import CalibrationCurve, ClassResults, majority_accuracy
 from fedloom.results.report.line_charts import wide_and_narrow
 from fedloom.results.report.markup import bullets, chart, choices, fold, grid, paragraph, table
 from fedloom.results.report.risk_charts import risk_charts
@@ -189,26 +182,21 @@ _MISSING = (
 
 def class_blocks(rows: Sequence[ChartRow]) -> list[Markup]:
     """Render predictions by class and calibration of every row, and a heat map of recalls where there are several."""
-    measured = [(row, results) for row in rows if (results := class_results(row.group)) is not None]
+    measured = [(row, results) for row in rows if (results := by_class.class_results(row.group)) is not None]
     if not measured:
         return [paragraph(_MISSING)]
     if len(measured) == 1:
         ((row, results),) = measured
         return _row_blocks(0, row.group, results, tone_name(row.tone), with_clients=True)
     blocks, with_clients = _heat_maps(measured), len(measured) <= _MOST_WITH_CLIENTS
-    folds = [
-        fold(
-            f"{results.label}: confusion, recall and calibration",
-            _row_blocks(k, row.group, results, tone_name(row.tone), with_clients),
-        )
-        for k, (row, results) in enumerate(measured[:_MOST_ROWS])
-    ]
+    folds = []
+    for k, (row, results) in enumerate(measured[:_MOST_ROWS]):
+        blocks_of_row = _row_blocks(k, row.group, results, tone_name(row.tone), with_clients)
+        folds.append(fold(f"{results.label}: confusion, recall and calibration", blocks_of_row))
     blocks.append(choices("Row", folds))
     if len(measured) > _MOST_ROWS:
-        text = (
-            f"Matrices of the first {_MOST_ROWS} of {len(measured)} rows; `fedloom report RUN` draws those of one run."
-        )
-        blocks.append(paragraph(text))
+        which = f"Matrices of the first {_MOST_ROWS} of {len(measured)} rows"
+        blocks.append(paragraph(f"{which}; `fedloom report RUN` draws those of one run."))
     return blocks
 
 
@@ -218,8 +206,9 @@ def _row_blocks(number: int, group: Group, results: ClassResults, tone: str, wit
     calibrated = _calibration(f"calibration-{number}", group, tone)
     charts += [] if calibrated is None else [calibrated]
     charts += risk_charts(f"risk-{number}", group, tone)
-    clients = client_matrices(f"client-confusion-{number}", group.results[0], results.classes) if with_clients else None
-    charts += [] if clients is None else [clients]
+    if with_clients:
+        clients = by_class.client_matrices(f"client-confusion-{number}", group.results[0], results.classes)
+        charts += [] if clients is None else [clients]
     wide = len(results.classes) > _WITH_COUNTS and results.confusion is not None
     blocks = [charts[0], grid(charts[1:])] if wide else [grid(charts)]
     named = results.largest_confusions(_NAMED)
@@ -256,19 +245,15 @@ def _recall(name: str, group: Group, results: ClassResults, tone: str) -> Markup
     accuracy, majority = group.row["accuracy"], majority_accuracy(group)
     caption += f" Solid line: accuracy {percent(accuracy)} %.{_majority_words(group, results, majority)}"
     words = ", ".join(f"{name} {'–' if value is None else percent(value)}" for name, value, _ in rows[:20])
-    svg = inline(
-        partial(_draw_recall, rows, accuracy, majority, tone),
-        name,
-        f"Recall of each class, {results.label}",
-        f"Recall in percent: {words}{', ...' if len(rows) > 20 else ''}. {caption}",
-    )
+    title, draw = f"Recall of each class, {results.label}", partial(_draw_recall, rows, accuracy, majority, tone)
+    svg = inline(draw, name, title, f"Recall in percent: {words}{', ...' if len(rows) > 20 else ''}. {caption}")
     return chart([svg], "Recall of each class", caption)
 
 
 def _majority_words(group: Group, results: ClassResults, majority: float | None) -> str:
     if majority is None:
         return ""
-    label = majority_class(group.results[0])
+    label = by_class.majority_class(group.results[0])
     personal = group.row["protocol"].startswith("personal/") and "majority_own" in group.row["metrics"]
     guess = "each client's most frequent class" if personal else "the most frequent class"
     named = f", {results.classes[label]}" if label is not None and not personal else ""
@@ -276,7 +261,7 @@ def _majority_words(group: Group, results: ClassResults, majority: float | None)
 
 
 def _calibration(name: str, group: Group, tone: str) -> Markup | None:
-    curve = calibration(group)
+    curve = by_class.calibration(group)
     if curve is None:
         return None
     majority = majority_accuracy(group)

@@ -20,15 +20,8 @@ from fedloom.engine.choose import EngineChoice
 from fedloom.engine.jobs import extra_of
 from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
+from fedloom.runs.config import keys as checks
 from fedloom.runs.config import sections
-from fedloom.runs.config.keys import (
-    explain_validation_error,
-    fields_of,
-    refuse_absurd,
-    refuse_booleans,
-    sections_by_key,
-    with_hint_across_sections,
-)
 from fedloom.runs.config.kinds import at, drop_keys_of_former_kinds, is_dropped_by_null
 from fedloom.runs.config.model_key import ModelConfig, model_configs
 from fedloom.runs.config.scenario_config import ScenarioConfig
@@ -197,7 +190,7 @@ class RunConfig(Section):
         for section, keys in _LATER_KEYS.items():
             part, values = (getattr(self, section), plain[section]) if section else (self, plain)
             for key in keys:
-                if getattr(part, key) == fields_of(type(part))[key].default:
+                if getattr(part, key) == checks.fields_of(type(part))[key].default:
                     del values[key]
         models = [fields if len(fields := model.model_dump()) > 1 else model.name for model in self.models()]
         plain["model"] = models if len(models) > 1 else models[0]
@@ -222,7 +215,8 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
     try:
         return _parsed(values)
     except UnknownKeyError as error:
-        raise with_hint_across_sections(error, sections_by_key(RunConfig, str(values.get("method", "")))) from None
+        known = checks.sections_by_key(RunConfig, str(values.get("method", "")))
+        raise checks.with_hint_across_sections(error, known) from None
 
 
 def _parsed(values: Mapping[str, Any]) -> RunConfig:
@@ -240,7 +234,7 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig(**plain, options=options)
     except ValidationError as error:
-        raise explain_validation_error(error, "", RunConfig, METHODS.names()) from None
+        raise checks.explain_validation_error(error, "", RunConfig, METHODS.names()) from None
     except TypeError:
         raise ConfigError(f"config keys must be words, got {short_repr(sorted(map(str, plain)))}") from None
     if not config.models():
@@ -248,11 +242,11 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
     for model in config.models():
         model.check()
     config.build_method()
-    refuse_absurd(config.model_dump(exclude={"model", "options"}) | options)
+    checks.refuse_absurd(config.model_dump(exclude={"model", "options"}) | options)
     for name, section in options.items():
         _check_section(name, section, config.preset)
     read = config.model_dump(exclude={"model", "options", "scenario"})
-    refuse_booleans(plain, read | {"scenario": config.scenario.resolved()})
+    checks.refuse_booleans(plain, read | {"scenario": config.scenario.resolved()})
     return config
 
 
@@ -271,7 +265,7 @@ def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None
     """Raises `ConfigError` for options that `method` refuses; a method that lacks `preset` is asked with its first."""
     kind = METHODS.get(method)
     configured = kind.configured(preset if preset in kind.presets else next(iter(kind.presets), preset), section)
-    refuse_booleans(section, configured.options.model_dump(), method)
+    checks.refuse_booleans(section, configured.options.model_dump(), method)
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
