@@ -13,7 +13,6 @@ from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedloom.diagnosis.advice import Advice
     from fedloom.runs.storage.log import DriftRound
 
 
@@ -121,6 +120,7 @@ def advise(
     from functools import partial
 
     from fedloom.core.process_settings import reproducible_settings
+    from fedloom.core.text import counted
     from fedloom.diagnosis.advice import advise_scenario, with_trial
     from fedloom.diagnosis.evidence import read_needs
     from fedloom.runs.studies.live_progress import ProgressDisplay
@@ -137,13 +137,7 @@ def advise(
             advice = with_trial(advice, parsed, out=folder, jobs=jobs or 1, show=show)
     if as_json:
         shared.print_json(advice.facts())
-    else:
-        _print_advice(advice)
-
-
-def _print_advice(advice: Advice) -> None:
-    from fedloom.core.text import counted
-
+        return
     title, columns = f"{advice.diagnosis.name}: methods to try", ("method", "measured", "against the baseline", "costs")
     _print_section(title, columns, advice.rows() if advice.suggestions else (), advice.sentences(), advice.notes)
     for rung in () if advice.trial is None else advice.trial.rungs:

@@ -171,7 +171,8 @@ def run_trial(
     sign = criterion.sign
     for rounds in rungs_of(config.rounds):
         values = dict(zip(arms, scores(arms, rounds, [config.seed], f"rung-{rounds}"), strict=True))
-        ranked = sorted(arms, key=lambda arm: _key(values[arm], sign), reverse=True)
+        # Values that are no number come after all others.
+        ranked = sorted(arms, key=lambda arm: (not math.isnan(values[arm]), sign * values[arm]), reverse=True)
         rungs.append(Rung(rounds, {arm: values[arm] for arm in ranked}))
         runs += len(arms)
         # Rounded up, so a rung never ends without an arm.
@@ -201,8 +202,3 @@ def _best_of_both(reference: str, ranked: Sequence[Arm]) -> list[Arm]:
     """The first arm of another method, if there is one, and the first of the reference."""
     others = [arm for arm in ranked if arm.method != reference]
     return [*others[:1], next(arm for arm in ranked if arm.method == reference)]
-
-
-def _key(value: float, sign: int) -> tuple[bool, float]:
-    """Order values that are no number below all others."""
-    return value == value, sign * value

@@ -124,9 +124,8 @@ _DISTANCE_NAMES = {
 def strength(hellinger: float) -> str:
     """Name the band of a mean Hellinger distance between clients; the bands are quarters of its range, our choice.
 
-    Example:
-        >>> [strength(value) for value in (0.1, 0.3, 0.6, 0.9)]
-        ['light', 'moderate', 'strong', 'extreme']
+    >>> [strength(value) for value in (0.1, 0.3, 0.6, 0.9)]
+    ['light', 'moderate', 'strong', 'extreme']
     """
     return ("light", "moderate", "strong", "extreme")[min(3, int(hellinger * 4))]
 

@@ -62,9 +62,8 @@ def mean_of_pairs(matrix: Floats) -> float:
 def gini(amounts: Floats | Counts) -> float:
     """Return Gini's coefficient of amounts [n]: 0 if all are equal, near 1 if one has everything; 0 of nothing.
 
-    Example:
-        >>> gini(np.array([1, 1, 1])), gini(np.array([0, 0, 3])).__round__(4)
-        (0.0, 0.6667)
+    >>> gini(np.array([1, 1, 1])), gini(np.array([0, 0, 3])).__round__(4)
+    (0.0, 0.6667)
     """
     ordered, count = np.sort(np.asarray(amounts, dtype=np.float64)), len(amounts)
     total = ordered.sum()
@@ -99,18 +98,15 @@ class LabelProfile:
     Attributes:
         clients: ids of the compared clients [K], at most 100, evenly spaced.
         left_out: number of clients with samples that are not among them.
-        empty_clients: number of clients without samples.
         distances: mean over pairs of clients of each distance, with its interval.
         hellinger: Hellinger distances of all pairs [K, K].
         to_pool: Hellinger distance of each client to all samples together [K].
         effective_classes: exp of the entropy of each client's labels [K]: 1 for one class, C for equal shares.
-        classes: number of classes with samples.
         sizes: samples of each client [K].
         size_gini: Gini's coefficient of the sizes of all clients with samples.
         size_ratio: the largest over the smallest of them.
         tail_ratio: rho, the largest class over the smallest one with samples.
         tail_gini: Gini's coefficient of the class totals, absent classes included.
-        absent_classes: classes without samples.
         few_shot: clients that hold fewer than 5 samples for each class that they have, on average.
         groups: number of the group of each compared client [K], from 1 on: clients that are as near to each other, on
             average, as 97.5 % of pairs in random dealings.
@@ -144,10 +140,9 @@ def label_profile(counts: Counts, seed: int = 0) -> LabelProfile:
 
     Raises `ConfigError` if no client has samples, or a count is negative.
 
-    Example:
-        >>> profile = label_profile(np.array([[50, 0], [0, 50]]))
-        >>> profile.distances["hellinger"].value, profile.distances["hellinger"].looks_iid
-        (1.0, False)
+    >>> profile = label_profile(np.array([[50, 0], [0, 50]]))
+    >>> profile.distances["hellinger"].value, profile.distances["hellinger"].looks_iid
+    (1.0, False)
     """
     counts = np.asarray(counts)
     if counts.ndim != 2 or counts.min(initial=0) < 0:

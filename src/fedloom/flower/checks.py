@@ -188,11 +188,8 @@ class References(Stored):
         median_samples = statistics.median(samples[client] for client in norms) if norms else 1
         for key in dict.fromkeys(norm.key for client_norms in norms.values() for norm in client_norms):
             # The median of each client's own median: a client that sends many rows does not count more.
-            client_medians = [
-                statistics.median(lengths)
-                for client_norms in norms.values()
-                if (lengths := [norm.norm for norm in client_norms if norm.key == key])
-            ]
+            lengths = [[norm.norm for norm in client_norms if norm.key == key] for client_norms in norms.values()]
+            client_medians = [statistics.median(of_client) for of_client in lengths if of_client]
             if len(client_medians) >= FEWEST:
                 self.items[key] = max(self.items.get(key, 0.0), statistics.median(client_medians))
             reference = self.items.get(key, 0.0)

@@ -187,11 +187,9 @@ class NodeRegistry:
 
     def moments(self) -> dict[int, ClientMoments]:
         """Return the moments of numeric features that training clients reported, in the order of their ids."""
-        return {
-            client: ClientMoments(reply.samples, reply.moments)
-            for client, reply in sorted(self._joined.items())
-            if reply.moments is not None and client < self._training_clients
-        }
+        trained = {client: reply for client, reply in sorted(self._joined.items()) if client < self._training_clients}
+        moments = {client: (reply.samples, reply.moments) for client, reply in trained.items()}
+        return {client: ClientMoments(samples, of) for client, (samples, of) in moments.items() if of is not None}
 
     def refuse(self, client: int, reason: str) -> None:
         """Leave a client out for as long as this server runs."""

@@ -76,7 +76,9 @@ def measure(recipe: Recipe, results: CellResults, changed: str = "", comparable:
             place = column, row, value.metric, value.domain, int(result.numbers["seed"])
             ours = _value_of(recipe, value, result, predictor, results)
             number = None if ours is None else float(f"{ours:.6g}")
-            how = _core_seconds(result), _machine(result), changed, comparable
+            environment = None if result.folder is None else RunFolder(result.folder).read_json("env.json")
+            machine = "not known" if environment is None else environment_line(environment)
+            how = _core_seconds(result), machine, changed, comparable
             measurements.append(Measurement(*place, number, *how, _test_samples(value, result)))
     return measurements
 
@@ -134,11 +136,6 @@ def _core_seconds(result: RunData) -> float | None:
     if not result.numbers["engine"].startswith("serial"):
         return None
     return round(float(result.numbers["seconds"]["train"] + result.numbers["seconds"]["evaluate"]), 1)
-
-
-def _machine(result: RunData) -> str:
-    environment = None if result.folder is None else RunFolder(result.folder).read_json("env.json")
-    return "not known" if environment is None else environment_line(environment)
 
 
 def _value_of(

@@ -122,11 +122,9 @@ def _orders_sheet(orders: Sequence[ComparedOrder]) -> DataTable:
 
 
 def _minutes_sheet(values: Sequence[ComparedValue]) -> DataTable:
-    rows: list[list[Cell]] = [
-        [value.column, value.row, (f"{value.seconds / 60:.1f}", value.seconds)]
-        for value in {(value.column, value.row): value for value in values}.values()
-        if value.seconds is not None
-    ]
+    seconds = {(value.column, value.row): value.seconds for value in values}
+    timed = ((*cell, of) for cell, of in seconds.items() if of is not None)
+    rows: list[list[Cell]] = [[column, row, (f"{of / 60:.1f}", of)] for column, row, of in timed]
     return DataTable("minutes", "Minutes of one core for a run.", ("column", "row", "core minutes"), rows, heads=2)
 
 

@@ -118,16 +118,14 @@ class DataTable:
         return as_csv(texts if self.records is None else self.records)
 
     def _tabulated(self, style: str, emphasis: str) -> str:
-        headings = [", ".join(filter(None, words)) for words in zip(self._above(), self.columns, strict=True)]
+        above = self.above or [""] * len(self.columns)
+        headings = [", ".join(filter(None, words)) for words in zip(above, self.columns, strict=True)]
         lines = [headings, *self._emphasised(self.texts, emphasis)]
         if style == "pipe":
             lines = [[cell.replace("|", r"\|") for cell in line] for line in lines]  # a bar would end the cell
         align = ["right" if number else "left" for number in self.numeric] if self.rows else None
         table = tabulate(lines[1:], lines[0], tablefmt=style, disable_numparse=True, colalign=align)
         return "\n\n".join(filter(None, (table, " ".join(self.notes))))
-
-    def _above(self) -> Sequence[str]:
-        return self.above or [""] * len(self.columns)
 
     def _emphasised(self, texts: list[list[str]], emphasis: str) -> list[list[str]]:
         return [
@@ -194,9 +192,8 @@ def check_format(format: str) -> None:
 def escaped(text: str) -> str:
     """Return text whose signs LaTeX prints as they are.
 
-    Example:
-        >>> print(escaped("a_b ± 5 %"))
-        a\\_b $\\pm$ 5 \\%
+    >>> print(escaped("a_b ± 5 %"))
+    a\\_b $\\pm$ 5 \\%
     """
     return "".join(_SIGNS.get(sign, sign) for sign in " ".join(text.split()))
 
@@ -238,9 +235,8 @@ def diverged_field(seeds: Sequence[int]) -> dict[str, str]:
 def label_with_notes(label: str, note: str | None, diverged: Sequence[int]) -> str:
     """Return a row's label, and in brackets what one has to know of it: a note, and the seeds of diverged runs.
 
-    Example:
-        >>> label_with_notes("fedgh", None, [1])
-        'fedgh (diverged with seed 1)'
+    >>> label_with_notes("fedgh", None, [1])
+    'fedgh (diverged with seed 1)'
     """
     text = "; ".join(filter(None, (note, f"diverged with {seeds_text(diverged)}" if diverged else None)))
     return f"{label} ({text})" if text else label

@@ -25,9 +25,8 @@ _SEED = ("seed", "seeds")
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
     """Return the last word of each key, or the whole key if two keys share that word.
 
-    Example:
-        >>> short_keys(["scenario.alpha", "fedprox.mu", "moon.mu"])
-        {'scenario.alpha': 'alpha', 'fedprox.mu': 'fedprox.mu', 'moon.mu': 'moon.mu'}
+    >>> short_keys(["scenario.alpha", "fedprox.mu", "moon.mu"])
+    {'scenario.alpha': 'alpha', 'fedprox.mu': 'fedprox.mu', 'moon.mu': 'moon.mu'}
     """
     last = {key: key.rpartition(".")[2] for key in keys}
     return {key: key if list(last.values()).count(word) > 1 else word for key, word in last.items()}
@@ -174,9 +173,8 @@ def default_columns(results: Sequence[RunData]) -> tuple[str, ...]:
 def split_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return names that may be written as one text with commas.
 
-    Example:
-        >>> split_names("accuracy, auroc")
-        ('accuracy', 'auroc')
+    >>> split_names("accuracy, auroc")
+    ('accuracy', 'auroc')
     """
     parts = names.split(",") if isinstance(names, str) else names
     return tuple(name.strip() for name in parts if name.strip())

@@ -195,11 +195,8 @@ def _left_out(rows: Sequence[ChartRow], drawn: Collection[int], against: str) ->
     others = [row for index, row in enumerate(rows) if index not in drawn]
     diverged = [row.words for row in others if row.row["diverged"]]
     references = [row.row for row in rows if against in (row.method, row.row["method"])]
-    others = [
-        row
-        for row in others
-        if not row.row["diverged"] and not any(same_runs(row.row, reference) for reference in references)
-    ]
+    others = [row for row in others if not row.row["diverged"]]
+    others = [row for row in others if not any(same_runs(row.row, reference) for reference in references)]
     pooled = [row.words for row in others if row.row["method"] == POOLED]
     unpaired = [row.words for row in others if row.row["method"] != POOLED]
     return (

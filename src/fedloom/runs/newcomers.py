@@ -4,8 +4,6 @@ another client. It tunes on k samples of each class that it holds, the first k i
 samples for a small k a subset of those for a larger one. It is tested on its whole test split and never tunes on it. In
 a federation of nodes, the newcomers' own nodes do all this."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
@@ -216,12 +214,12 @@ def _are_first_weights(tree: Tree, newcomer: Newcomer) -> bool:
 class ServesElsewhere(Protocol):
     """An engine whose newcomers keep their data to themselves, and are served where the data are."""
 
-    def test_newcomers(self, tests: NewcomerTests) -> Iterator[tuple[Newcomer, dict[str, MetricStates]]]:
+    def test_newcomers(self, tests: "NewcomerTests") -> Iterator[tuple[Newcomer, dict[str, MetricStates]]]:
         """Yield the newcomers that could be tested, in the order of their ids, with their tests by name."""
         ...
 
 
-def newcomer_notes(config: RunConfig, scenario: Scenario, tests: NewcomerTests | None) -> list[str]:
+def newcomer_notes(config: RunConfig, scenario: Scenario, tests: "NewcomerTests | None") -> list[str]:
     """Say which keys of `config` on newcomers have no effect in `scenario`; `tests` are the run's, if it has any."""
     newcomers = config.evaluation.newcomers
     if scenario.newcomers is None and newcomers != NewcomersConfig():

@@ -10,9 +10,8 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 def shortened(name: str, letters: float) -> str:
     """Return as much of a name as fits into so many letters, at least two.
 
-    Example:
-        >>> shortened("fedprox (mu=0.01)", 10)
-        'fedprox (…'
+    >>> shortened("fedprox (mu=0.01)", 10)
+    'fedprox (…'
     """
     room = max(int(letters), 2)
     return name if len(name) <= room else f"{name[: room - 1]}…"
@@ -24,9 +23,8 @@ def shortened_names(names: Sequence[str], letters: float) -> list[str]:
     They lose their ends, or their middles if two would become equal, as names often differ only at the end. If both
     fail, they get twice the letters; if that fails too, they become numbers.
 
-    Example:
-        >>> shortened_names(["fedprox (mu=0.1)", "fedprox (mu=1.0)", "fedavg"], 10)
-        ['fedpr…0.1)', 'fedpr…1.0)', 'fedavg']
+    >>> shortened_names(["fedprox (mu=0.1)", "fedprox (mu=1.0)", "fedavg"], 10)
+    ['fedpr…0.1)', 'fedpr…1.0)', 'fedavg']
     """
     room = max(int(letters), 3)
     numbers = {name: f"… {k}" for k, name in enumerate(dict.fromkeys(names), start=1)}
@@ -40,9 +38,8 @@ def shortened_names(names: Sequence[str], letters: float) -> list[str]:
 
 
 def _without_middle(name: str, letters: int) -> str:
-    return (
-        name if len(name) <= letters else f"{name[: letters // 2]}…{name[len(name) - (letters - 1 - letters // 2) :]}"
-    )
+    end = len(name) - (letters - 1 - letters // 2)
+    return name if len(name) <= letters else f"{name[: letters // 2]}…{name[end:]}"
 
 
 TONES = 8  # colours for groups: c0 (the baseline's grey) to c7

@@ -270,17 +270,16 @@ def _calibration(name: str, group: Group, tone: str) -> Markup | None:
         seeds = f"all {len(group.results)} seeds"
         caption += f" of the bins of {seeds} together, {percent(fmean(curve.errors))} % as a mean over seeds"
     caption += ". Dotted: perfect calibration."
-    if any(one is not None and one[0] < _FEW_SAMPLES for one in curve.bins):
+    used = [one for one in curve.bins if one is not None]
+    if any(samples < _FEW_SAMPLES for samples, *_ in used):
         caption += f" Hollow dots and pale bars: fewer than {_FEW_SAMPLES} samples."
     caption += "" if majority is None else f" Dashed: majority baseline, {percent(majority)} %."
+    shares = ((samples, percent(confidence), percent(correct)) for samples, confidence, correct in used)
     words = "; ".join(
-        f"confidence {percent(one[1])} %, correct {percent(one[2])} %, {one[0]:,.0f} samples"
-        for one in curve.bins
-        if one is not None
+        f"confidence {sure} %, correct {right} %, {samples:,.0f} samples" for samples, sure, right in shares
     )
-    svg = inline(
-        partial(_draw_calibration, curve, majority, tone), name, f"Calibration of {curve.label}", f"{caption} {words}."
-    )
+    draw = partial(_draw_calibration, curve, majority, tone)
+    svg = inline(draw, name, f"Calibration of {curve.label}", f"{caption} {words}.")
     return chart([svg], "Calibration", caption)
 
 

@@ -31,9 +31,8 @@ def mean_of_figure(drift: DriftRound, name: str) -> float | None:
 def figure_text(value: float) -> str:
     """Format a value with three digits; rounding errors become 0.
 
-    Example:
-        >>> figure_text(0.12345), figure_text(8e-17)
-        ('0.123', '0')
+    >>> figure_text(0.12345), figure_text(8e-17)
+    ('0.123', '0')
     """
     return f"{value:.3g}" if abs(value) > _LEAST else "0"
 

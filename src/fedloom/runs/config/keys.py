@@ -191,10 +191,9 @@ def refuse_many(subject: str, counts: Iterable[int], largest: int = MAX_RUNS) ->
 def refuse_booleans(written: Any, read: Any, path: str = "") -> None:
     """Raise `ConfigError` for the first true or false in `written` that pydantic `read` as a number; `path` is its key.
 
-    Example:
-        >>> refuse_booleans({"rounds": [True]}, {"rounds": (1,)})
-        Traceback (most recent call last):
-        fedloom.core.errors.ConfigError: rounds.0 = True: need a number, as 1; true would be read as 1"""
+    >>> refuse_booleans({"rounds": [True]}, {"rounds": (1,)})
+    Traceback (most recent call last):
+    fedloom.core.errors.ConfigError: rounds.0 = True: need a number, as 1; true would be read as 1"""
     if isinstance(written, bool):
         if isinstance(read, int | float) and not isinstance(read, bool):
             word = str(written).lower()

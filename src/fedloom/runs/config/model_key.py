@@ -1,7 +1,5 @@
 """The key `model`: a registered model, a group of them, a list, or a model that came as a Python object."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -73,7 +71,7 @@ class UserModelConfig(ModelConfig):
     user_model: UserModel = Field(exclude=True, repr=False, description="Factory of the nets.")
 
     @staticmethod
-    def from_object(source: Any, data: Dataset) -> UserModelConfig:
+    def from_object(source: Any, data: Dataset) -> "UserModelConfig":
         """Describe the user's model `source` for `data`. Raises `ConfigError` for one that does not fit."""
         user_model, shape, classes = UserModel(source), data.input_shape, data.num_classes
         with Streams(0).isolated("init"):

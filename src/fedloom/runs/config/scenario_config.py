@@ -1,11 +1,9 @@
 """The section `scenario` of a run: source, partition, skews, attack and public data, with their keys."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -44,7 +42,7 @@ class PublicConfig(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _route(self) -> PublicConfig:
+    def _route(self) -> Self:
         self.build_source()
         return self
 
@@ -205,7 +203,7 @@ class ScenarioConfig(BaseModel):
         return {"partition": "natural", **values} if of_nodes else values
 
     @model_validator(mode="after")
-    def _route(self) -> ScenarioConfig:
+    def _route(self) -> Self:
         source, partition = self.parts()
         counts = "clients" not in self.model_fields_set and source.kind not in (Nodes.kind, "given")
         if counts and (clients := count_clients(source, partition)) is not None:
@@ -258,12 +256,8 @@ class ScenarioConfig(BaseModel):
     def _refuse_key_of_others(self, key: str) -> None:
         """Raise `ConfigError` for a key that other sources or partitions have, and name those."""
         registries: dict[str, Registry[Any]] = {"source": SOURCES, "partition": PARTITIONS}
-        owners = [
-            f"{noun} {name}"
-            for noun, registry in registries.items()
-            for name, kind in registry
-            if key in kind.model_fields
-        ]
+        kinds = ((f"{noun} {name}", kind) for noun, registry in registries.items() for name, kind in registry)
+        owners = [owner for owner, kind in kinds if key in kind.model_fields]
         if owners:
             more = f" and {len(owners) - 3} more" if len(owners) > 3 else ""
             raise ConfigError(

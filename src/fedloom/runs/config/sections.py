@@ -1,10 +1,8 @@
 """The smaller sections of a run's config."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_serializer, model_validator
 
@@ -226,7 +224,7 @@ class EvaluationConfig(Section):
         return {**values, "protocol": listed[0], "protocols": listed if len(listed) > 1 else ()}
 
     @model_validator(mode="after")
-    def _can_be_measured(self) -> EvaluationConfig:
+    def _can_be_measured(self) -> Self:
         for key, names in (("metrics", self.metrics), ("select_by", (self.select_by,))):
             unknown = next((name for name in names if name not in METRICS), None)
             if unknown is not None:

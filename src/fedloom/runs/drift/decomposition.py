@@ -28,7 +28,6 @@ from fedloom.engine.jobs import Draws, Job
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.round_report import ObservedRound
 from fedloom.engine.steps import trainable_names
-from fedloom.methods.contract.contexts import ClientContext, Work
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Batch, Consts, Predictor, Train, cross_entropy
 from fedloom.nets.deep_copy import deep_copy
@@ -156,8 +155,8 @@ class Decomposition:
         """A worker on copies of the nets, whose clients return their trained weights instead of an upload."""
         if self._copy is None:
             recorder, worker = copy.copy(method), self._worker
-            recorder.end = _trained  # type: ignore[method-assign]
-            recorder.pack = _unpacked  # type: ignore[method-assign]
+            recorder.end = lambda work, state, ctx: ({"after": work.tree}, {})  # type: ignore[method-assign]
+            recorder.pack = lambda upload, state, *_: (upload, state)  # type: ignore[method-assign]
             nets = [deep_copy(loaded.net) for loaded in worker.loaded_nets]
             parts = recorder, nets, worker.data, worker.local_training, worker.device
             self._copy = Worker(*parts, bfloat16=worker.bfloat16, speedups=worker.speedups)
@@ -207,16 +206,6 @@ class _Parts:
             values.append(DriftValue(f"{name}_drift", float(part.norm())))
             values.append(DriftValue(f"{name}_share", float(part @ drift) / squared if defined else None))
         return values + self._of_clients
-
-
-def _trained(work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-    return {"after": work.tree}, {}
-
-
-def _unpacked(
-    upload: Record, state: Record, received: Record, before: Record, ctx: ClientContext
-) -> tuple[Record, Record]:
-    return upload, state
 
 
 def _global_model(method: Method, state: Record, observed: ObservedRound) -> Predictor | None:

@@ -23,11 +23,8 @@ Move = tuple[Tree, Tree | None]
 
 def weight_names(tree: Tree, task: Task, without: Collection[str] = ()) -> list[str]:
     """Name the entries of `tree`, except `without`, that are trained weights of the `task`, unlike statistics."""
-    return [
-        name
-        for name, value in tree.items()
-        if value.is_floating_point() and task.roles.get(name) not in _NO_WEIGHTS and name not in without
-    ]
+    numbers = (name for name, value in tree.items() if value.is_floating_point() and name not in without)
+    return [name for name in numbers if task.roles.get(name) not in _NO_WEIGHTS]
 
 
 def flat(tree: Tree, names: Sequence[str]) -> Tensor:
@@ -132,11 +129,8 @@ def update_figures(updates: ClientUpdates, task: Task, samples: Mapping[int, int
 
 def _entry(spec: Spec, upload: Record) -> str | None:
     """The entry of an upload that holds weights or their change: "model", or else the first."""
-    names = [
-        name
-        for name, sent in spec.sends.items()
-        if sent.form in ("whole", "change") and isinstance(upload.get(name), dict)
-    ]
+    sent = [name for name, sent in spec.sends.items() if sent.form in ("whole", "change")]
+    names = [name for name in sent if isinstance(upload.get(name), dict)]
     return "model" if "model" in names else next(iter(names), None)
 
 

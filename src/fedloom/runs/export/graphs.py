@@ -47,7 +47,10 @@ def graph_bytes(module: nn.Module, metadata: ExportMetadata, graph_format: Graph
             raw, opset = _onnx_bytes(program, metadata, name)
             checked_with, scores = _onnx_runtime(raw)
         else:
-            raw, opset = _program_bytes(program, name), None
+            buffer = io.BytesIO()
+            with _refusing(f"model {name}: torch.export cannot write its graph: ", "onnx or safetensors may do"):
+                torch.export.save(program, buffer)
+            raw, opset = buffer.getvalue(), None
             checked_with, scores = f"torch {torch.__version__}", torch.export.load(io.BytesIO(raw)).module()
         difference = _difference(module, scores, metadata, f"{name} as {graph_format}")
     outputs = (OUTPUT,) if graph_format == "onnx" else ()
@@ -73,13 +76,6 @@ def _traced(module: nn.Module, metadata: ExportMetadata, name: str) -> ExportedP
         for node in subgraph.graph.nodes if isinstance(subgraph, GraphModule) else ():
             node.meta.pop("stack_trace", None)  # names files of this machine
     return program
-
-
-def _program_bytes(program: ExportedProgram, name: str) -> bytes:
-    buffer = io.BytesIO()
-    with _refusing(f"model {name}: torch.export cannot write its graph: ", "onnx or safetensors may do"):
-        torch.export.save(program, buffer)
-    return buffer.getvalue()
 
 
 def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -> tuple[bytes, int]:

@@ -85,11 +85,8 @@ def is_kept_for_rewind(round_: int, newest: int) -> bool:
 
 def checkpoints_by_round(folder: Path) -> dict[int, Path]:
     """The checkpoints of a run by round, ascending."""
-    return {
-        folders.round_of(path): path
-        for path in folders.finished_folders(folder)
-        if path.is_dir() and not path.is_symlink()
-    }
+    paths = (path for path in folders.finished_folders(folder) if path.is_dir() and not path.is_symlink())
+    return {folders.round_of(path): path for path in paths}
 
 
 def load_latest(

@@ -111,7 +111,8 @@ class RunFolder:
         sums = content.pop(_CHECKSUMS, {}) if isinstance(content, dict) else None
         if not isinstance(sums, dict):
             raise self._damaged(name, "no object")
-        if not sums.keys() <= _KINDS or any(_is_checksums(value) for value in content.values()):
+        sections = [value for value in content.values() if isinstance(value, dict) and value]
+        if not sums.keys() <= _KINDS or any(section.keys() <= _KINDS for section in sections):
             raise self._damaged(name, "its checksums are called otherwise")
         if _CONTENT in sums and sums[_CONTENT] != json_digest(content):
             raise self._damaged(name, "it does not match its checksum")
@@ -231,8 +232,3 @@ class RunFolder:
             path.unlink()
         for folder in self._round_folders:
             delete_round_folders(folder)
-
-
-def _is_checksums(value: Any) -> bool:
-    """Whether a value of a file is its checksums, under a name that was damaged."""
-    return isinstance(value, dict) and bool(value) and value.keys() <= _KINDS
