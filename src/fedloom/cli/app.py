@@ -170,10 +170,8 @@ def init(
         return
     if first.findings:
         print_findings(console_of(False), first.findings)
-    scenario, classes = first.config.scenario, first.scenario.num_classes
-    shared.echo(
-        f"{path}: {scenario.source}, {classes} classes, {first.scenario.clients} clients ({scenario.partition})"
-    )
+    scenario, classes, clients = first.config.scenario, first.scenario.num_classes, first.scenario.clients
+    shared.echo(f"{path}: {scenario.source}, {classes} classes, {clients} clients ({scenario.partition})")
     typed = shlex.quote(str(path))
     shared.echo(f"next: fedloom inspect {typed}, then fedloom run {typed}")
 

@@ -1,7 +1,5 @@
 """The commands `diagnose`, which measures how heterogeneous the data are, and `advise`, which suggests methods."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,9 +47,8 @@ def diagnose(
         shared.print_json(facts | {"drift": _drift_facts(drift)})
         return
     columns = ("measure", "value", "random dealing (95 %)", "data that the server needs")
-    _print_section(
-        f"{diagnosis.name}: heterogeneity", columns, diagnosis.rows(), diagnosis.sentences(), diagnosis.notes
-    )
+    title = f"{diagnosis.name}: heterogeneity"
+    _print_section(title, columns, diagnosis.rows(), diagnosis.sentences(), diagnosis.notes)
     if finished:
         _print_drift(drift)
 
@@ -68,7 +65,7 @@ def _print_section(
     shared.print_lines(*(f"  {sentence}" for sentence in sentences), *(f"  note: {note}" for note in notes))
 
 
-def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
+def _drift_facts(rounds: "Sequence[DriftRound]") -> dict[str, Any] | None:
     from fedloom.results.report.drift import drift_notes, drift_rows, drift_sentences
 
     if not rounds:
@@ -76,7 +73,7 @@ def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
     return {"rows": drift_rows(rounds), "sentences": drift_sentences(rounds), "notes": drift_notes(rounds)}
 
 
-def _print_drift(rounds: Sequence[DriftRound]) -> None:
+def _print_drift(rounds: "Sequence[DriftRound]") -> None:
     from fedloom.results.report.drift import NOT_MEASURED, drift_notes, drift_rows, drift_sentences
 
     if not rounds:

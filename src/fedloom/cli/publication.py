@@ -51,9 +51,8 @@ def figure(
     collected = collect(runs, allow_mixed, evaluation)
     plot = plot_values(collected.results, kind, metric, against)
     try:
-        save_figure(
-            plot if note else replace(plot, note=""), path, inches or (COLUMN if len(plot.panels) == 1 else PAGE)
-        )
+        inches = inches or (COLUMN if len(plot.panels) == 1 else PAGE)
+        save_figure(plot if note else replace(plot, note=""), path, inches)
     except OSError as error:
         raise ConfigError(f"{path}: the figure cannot be written there ({error.strerror})") from None
     if as_json:

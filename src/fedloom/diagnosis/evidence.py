@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedloom.core.errors import ConfigError
 from fedloom.diagnosis.diagnosis import Diagnosis
-from fedloom.runs.config.keys import explain_validation_error
+from fedloom.runs.config.keys import built
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.config.sections import Section
 
@@ -78,10 +78,7 @@ class Needs(Section):
 
 def read_needs(values: Mapping[str, Any]) -> Needs:
     """Return the needs of keys. Raises `ConfigError` for an unknown key and a value out of range."""
-    try:
-        return Needs.model_validate(dict(values))
-    except ValidationError as error:
-        raise explain_validation_error(error, "", Needs) from None
+    return built(Needs, values, "")
 
 
 @dataclass(frozen=True, slots=True)

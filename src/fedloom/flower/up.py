@@ -76,10 +76,8 @@ class ChildProcesses:
         """Start a command in a new session, which Ctrl-C on the terminal does not reach."""
         handle = os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "ab") as log:
-            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            process = subprocess.Popen(
-                [*command], env=self._environment, start_new_session=True, umask=0o077, **streams
-            )
+            pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen([*command], env=self._environment, start_new_session=True, umask=0o077, **pipes)
         self._started[name] = process
         self._all.append(process)
         return process

@@ -181,10 +181,8 @@ class UploadReader:
 
     @functools.cached_property
     def _rehearsal_indices(self) -> Tensor:
-        labels = self._worker.data.y.cpu()
-        return torch.cat(
-            [(labels == label).nonzero()[:_PER_CLASS, 0] for label in range(self._worker.data.num_classes)]
-        )
+        labels, classes = self._worker.data.y.cpu(), range(self._worker.data.num_classes)
+        return torch.cat([(labels == label).nonzero()[:_PER_CLASS, 0] for label in classes])
 
     def _try_to_aggregate(self, upload: Record, job: Job, honest: Record) -> None:
         """Aggregate an upload whose shapes may vary with an honest one, to see whether the server can use it."""
@@ -325,11 +323,8 @@ def _check_tensor(path: str, tensor: Tensor, expected: Tensor | None, dtypes: Co
         allowed = " or ".join(sorted(map(str, dtypes))) or "no tensor"
         raise MessageError(f"{path}: {tensor.dtype}; need {allowed}".replace("torch.", ""))
     if expected is not None and (tensor.dtype != expected.dtype or tensor.shape != expected.shape):
-        raise MessageError(
-            f"{path}: {tensor.dtype} {tuple(tensor.shape)}; need {expected.dtype} {tuple(expected.shape)}".replace(
-                "torch.", ""
-            )
-        )
+        sent, needed = (f"{one.dtype} {tuple(one.shape)}" for one in (tensor, expected))
+        raise MessageError(f"{path}: {sent}; need {needed}".replace("torch.", ""))
     if tensor.is_floating_point() and not torch.isfinite(tensor).all():
         raise MessageError(f"{path}: not all numbers are finite")
     if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:

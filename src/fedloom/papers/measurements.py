@@ -30,12 +30,10 @@ CellResults = Mapping[tuple[str, str], Sequence[RunData]]  # finished runs by co
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One printed value as one run gives it.
-
     - row: the row of the study. ours: in the unit of `metric`; None where the run does not have it.
     - seconds: of one core, training and tests; None for a run on several cores.
     - changed: the differences from the recipe, in words. comparable: whether the paper itself ran such a setting.
-    - test_samples: the number behind an accuracy; None for other values, and where they were not recorded.
-    """
+    - test_samples: the number behind an accuracy; None for other values, and where they were not recorded."""
 
     column: str
     row: str

@@ -31,11 +31,8 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class Equivalence:
     """The difference of our mean from the printed value, in the unit of the measure, and the margin.
-
     - narrow, wide: its 90 and 95 % intervals, with `degrees` degrees of freedom.
-    - needed, needed_to_differ: seeds with which this mean and spread would be reproduced, or differ; None if twenty do
-      not suffice.
-    """
+    - needed, needed_to_differ: seeds that would decide at this mean and spread; None if twenty do not suffice."""
 
     n: int
     difference: float
@@ -99,9 +96,8 @@ def equivalence(
         return t_quantile((1 + level) / 2, degrees) * error
 
     n = len(ours)
-    narrow, wide = (
-        (difference - half_width(n, level), difference + half_width(n, level)) for level in (_ONE_SIDED, LEVEL)
-    )
+    widths = half_width(n, _ONE_SIDED), half_width(n, LEVEL)
+    narrow, wide = ((difference - width, difference + width) for width in widths)
     needed = _seeds(lambda seeds: half_width(seeds, _ONE_SIDED) < margin - abs(difference))
     needed_to_differ = _seeds(lambda seeds: half_width(seeds, LEVEL) < abs(difference) - margin)
     degrees = error_and_degrees(n)[1]

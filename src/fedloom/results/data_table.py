@@ -62,15 +62,13 @@ class Field(Generic[Row]):
 @dataclass(frozen=True, slots=True)
 class DataTable:
     """A table for people and programs. Every table of results, of a paper and of a page is one.
-
     - name, label: its id within a page, and in LaTeX.
     - caption, title: sentences below it in a page, and its caption in LaTeX, without a full stop.
     - rows: the cells. A number is a pair of its text and the value to sort by, or None.
     - heads: number of leading cells that name a row. folds: whether it opens on a click only, in a page.
     - records: the rows as plain values for programs; None for the texts.
     - notes: sentences below it, except in CSV. bold: row and column of the bold cells.
-    - above: what stands above the columns, such as settings.
-    """
+    - above: what stands above the columns, such as settings."""
 
     name: str
     caption: str

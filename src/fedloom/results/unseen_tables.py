@@ -138,9 +138,8 @@ class NewcomerRow:
 def newcomer_rows(groups: Sequence[Group]) -> list[NewcomerRow]:
     """Return a row for each group whose runs tested clients that never trained, in their order.
     A run in several protocols has one row. Left-out domains are in the table of `left_out_rows`."""
-    return [
-        _newcomer_row(group) for group in groups if not group.is_further and all(map(_has_newcomers, group.results))
-    ]
+    main = (group for group in groups if not group.is_further)
+    return [_newcomer_row(group) for group in main if all(map(_has_newcomers, group.results))]
 
 
 def _has_newcomers(run: RunData) -> bool:

@@ -59,9 +59,8 @@ class NewcomerService:
         assert newcomers is not None, "a scenario without newcomers"
         self.method, self.tasks, self.worker, self.config = method, tasks, worker, evaluation.newcomers
         self.scenario, self._first_id, self._public = newcomers, scenario.clients, scenario.public
-        on_device = replace(
-            newcomers, train_set=worker.data, test_set=newcomers.test_set.to(worker.device), attack=None, bad=()
-        )
+        test_set = newcomers.test_set.to(worker.device)
+        on_device = replace(newcomers, train_set=worker.data, test_set=test_set, attack=None, bad=())
         batch, metrics, mib = worker.evaluator_for(None).batch, evaluation.metrics, evaluation.scores_mib
         self.evaluator = Evaluator(on_device, "global/local", batch=batch, metrics=metrics, scores_mib=mib)
         task = tasks[0]

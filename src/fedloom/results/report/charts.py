@@ -77,9 +77,8 @@ def _skew(scenario: dict[str, Any]) -> list[tuple[str, str]]:
     if scenario["empty_clients"]:
         pairs.append(("Clients without samples", str(scenario["empty_clients"])))
     if scenario["empty_classes"]:
-        pairs.append(
-            ("Classes that nobody holds", ", ".join(scenario["classes"][c] for c in scenario["empty_classes"]))
-        )
+        names = ", ".join(scenario["classes"][c] for c in scenario["empty_classes"])
+        pairs.append(("Classes that nobody holds", names))
     return pairs
 
 

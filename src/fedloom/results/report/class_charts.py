@@ -275,9 +275,7 @@ def _calibration(name: str, group: Group, tone: str) -> Markup | None:
         caption += f" Hollow dots and pale bars: fewer than {_FEW_SAMPLES} samples."
     caption += "" if majority is None else f" Dashed: majority baseline, {percent(majority)} %."
     shares = ((samples, percent(confidence), percent(correct)) for samples, confidence, correct in used)
-    words = "; ".join(
-        f"confidence {sure} %, correct {right} %, {samples:,.0f} samples" for samples, sure, right in shares
-    )
+    words = "; ".join(f"confidence {sure} %, correct {right} %, {n:,.0f} samples" for n, sure, right in shares)
     draw = partial(_draw_calibration, curve, majority, tone)
     svg = inline(draw, name, f"Calibration of {curve.label}", f"{caption} {words}.")
     return chart([svg], "Calibration", caption)

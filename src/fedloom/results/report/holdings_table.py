@@ -78,9 +78,8 @@ def _holdings_table(
     """Make a row for each client; more than `apart_up_to` classes share one column of at most `cells` cells."""
     counts: list[list[int]] = picture["class_counts"]
     largest = max((n for row in counts for n in row), default=0) or 1
-    table = Table(
-        box=SIMPLE_HEAD, header_style="bold", title=f"{escape(picture['name'])}: who holds what", title_justify="left"
-    )
+    title = f"{escape(picture['name'])}: who holds what"
+    table = Table(box=SIMPLE_HEAD, header_style="bold", title=title, title_justify="left")
     table.add_column("client", justify="right", no_wrap=True)
     classes = [str(label) for label in picture["classes"]]
     apart = len(classes) <= apart_up_to

@@ -84,9 +84,8 @@ def client_updates(observed: ObservedRound) -> ClientUpdates | str:
         return f"the clients' {entry} have different shapes: no figures of updates"
     if spec.sends[entry].form == "change":
         return ClientUpdates(clients, [(tree, None) for tree in trees])
-    before = [
-        _received(observed.payloads.get(client, {}), entry, tree) for client, tree in zip(clients, trees, strict=True)
-    ]
+    payloads = [observed.payloads.get(client, {}) for client in clients]
+    before = [_received(payload, entry, tree) for payload, tree in zip(payloads, trees, strict=True)]
     if any(tree is None for tree in before):
         return f"{name} sends clients no {entry} in this round: no figures of updates"
     return ClientUpdates(clients, list(zip(trees, before, strict=True)))

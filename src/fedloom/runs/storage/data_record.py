@@ -2,8 +2,6 @@
 Two runs with the same keys of a source had the same data if the digests of the source are equal; two with the same
 scenario and seed if the digests of what was dealt are. A file that changes under its path changes both."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -35,7 +33,7 @@ class OtherDataError(RunFolderError):
     """Data that are not those of an earlier run under the same name."""
 
 
-def data_record_of(config: RunConfig, scenario: Scenario) -> dict[str, Any] | None:
+def data_record_of(config: "RunConfig", scenario: "Scenario") -> dict[str, Any] | None:
     """Return the record of the data in scenario.json; None where nodes keep their samples to themselves."""
     if scenario.remote:
         return None
@@ -149,7 +147,7 @@ def describe_environment() -> dict[str, Any]:
     return {"versions": versions, "system": platform.system(), "processor": processor, "cores": os.cpu_count()}
 
 
-def on_kept_device(config: RunConfig, folder: RunFolder) -> RunConfig:
+def on_kept_device(config: "RunConfig", folder: RunFolder) -> "RunConfig":
     """Return the config with the kind of device on which the folder's unfinished run began; others have other bits."""
     # version 0.1 knew no auto and kept the device in the config alone
     stored = (folder.read_config() or {}).get("engine", {}).get("device", "auto")

@@ -278,6 +278,4 @@ class DriftLog:
     def rounds(self) -> list[DriftRound]:
         """All complete rounds; none where there is no file. Raises `RunFolderError` for a line that is no round."""
         rounds = _parsed_lines(self.path, _StoredRound, "delete this file, or run again")
-        return [
-            DriftRound(**{**drift, "values": [DriftValue(*value[:4]) for value in drift["values"]]}) for drift in rounds
-        ]
+        return [DriftRound(**{**kept, "values": [DriftValue(*v[:4]) for v in kept["values"]]}) for kept in rounds]
