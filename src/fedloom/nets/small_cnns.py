@@ -110,40 +110,45 @@ class FedDWFashionCNN(TwoConvNet):
 
 @MODELS.register("fedssa-cnn1")
 class FedSSACNN1(TwoConvNet):
-    """CNN-1 of FedSSA, and the net of its homogeneous runs: m = 32 maps, FC 2000, FC 500. At 3x32x32: 2,621,558
-    parameters with C = 10 (10.00 MiB, as printed), 2,666,648 with C = 100."""
+    """CNN-1 of FedSSA, and the net of its homogeneous runs: m = 32 maps, FC 2000, FC 500.
+
+    At 3x32x32: 2,621,558 parameters with C = 10 (10.00 MiB, as printed), 2,666,648 with C = 100."""
 
     widths, hidden = (16, 32), (2000, 500)
 
 
 @MODELS.register("fedssa-cnn2")
 class FedSSACNN2(TwoConvNet):
-    """CNN-2 of FedSSA: m = 16 maps, FC 2000, FC 500. At 3x32x32: 1,815,142 parameters with C = 10 (6.92 MiB, as
-    printed), 1,860,232 with C = 100."""
+    """CNN-2 of FedSSA: m = 16 maps, FC 2000, FC 500.
+
+    At 3x32x32: 1,815,142 parameters with C = 10 (6.92 MiB, as printed), 1,860,232 with C = 100."""
 
     widths, hidden = (16, 16), (2000, 500)
 
 
 @MODELS.register("fedssa-cnn3")
 class FedSSACNN3(TwoConvNet):
-    """CNN-3 of FedSSA: m = 32 maps, FC 1000, FC 500. At 3x32x32: 1,320,558 parameters with C = 10 (5.04 MiB, as
-    printed), 1,365,648 with C = 100."""
+    """CNN-3 of FedSSA: m = 32 maps, FC 1000, FC 500.
+
+    At 3x32x32: 1,320,558 parameters with C = 10 (5.04 MiB, as printed), 1,365,648 with C = 100."""
 
     widths, hidden = (16, 32), (1000, 500)
 
 
 @MODELS.register("fedssa-cnn4")
 class FedSSACNN4(TwoConvNet):
-    """CNN-4 of FedSSA: m = 32 maps, FC 800, FC 500. At 3x32x32: 1,060,358 parameters with C = 10 (4.04 MiB, printed as
-    3.81), 1,105,448 with C = 100."""
+    """CNN-4 of FedSSA: m = 32 maps, FC 800, FC 500.
+
+    At 3x32x32: 1,060,358 parameters with C = 10 (4.04 MiB, printed as 3.81), 1,105,448 with C = 100."""
 
     widths, hidden = (16, 32), (800, 500)
 
 
 @MODELS.register("fedssa-cnn5")
 class FedSSACNN5(TwoConvNet):
-    """CNN-5 of FedSSA, and the small model of FML and FedKD there: m = 32 maps, FC 500, FC 500. At 3x32x32: 670,058
-    parameters with C = 10 (2.56 MiB, printed as 2.55), 715,148 with C = 100."""
+    """CNN-5 of FedSSA, and the small model of FML and FedKD there: m = 32 maps, FC 500, FC 500.
+
+    At 3x32x32: 670,058 parameters with C = 10 (2.56 MiB, printed as 2.55), 715,148 with C = 100."""
 
     widths, hidden = (16, 32), (500, 500)
 
