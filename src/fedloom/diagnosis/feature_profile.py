@@ -109,9 +109,9 @@ def feature_profile(
 
 
 def _mean(pairs: Floats) -> float:
-    known = pairs[np.triu_indices(len(pairs), 1)]
-    known = known[~np.isnan(known)]
-    return float(known.mean()) if len(known) else float("nan")
+    values = pairs[np.triu_indices(len(pairs), 1)]
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else float("nan")
 
 
 def _class_distances(features: Floats, labels: Labels, clients: Labels, count: int) -> Floats:

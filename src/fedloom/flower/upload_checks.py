@@ -323,7 +323,7 @@ def _check_tensor(path: str, tensor: Tensor, expected: Tensor | None, dtypes: Co
         allowed = " or ".join(sorted(map(str, dtypes))) or "no tensor"
         raise MessageError(f"{path}: {tensor.dtype}; need {allowed}".replace("torch.", ""))
     if expected is not None and (tensor.dtype != expected.dtype or tensor.shape != expected.shape):
-        sent, needed = (f"{one.dtype} {tuple(one.shape)}" for one in (tensor, expected))
+        sent, needed = (f"{part.dtype} {tuple(part.shape)}" for part in (tensor, expected))
         raise MessageError(f"{path}: {sent}; need {needed}".replace("torch.", ""))
     if tensor.is_floating_point() and not torch.isfinite(tensor).all():
         raise MessageError(f"{path}: not all numbers are finite")

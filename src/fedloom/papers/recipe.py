@@ -170,8 +170,8 @@ class Recipe:
             rows = {name: overlaid(self.paper.rows[name], self.table.row_overrides.get(name, {})) for name in names}
         # The preset of the paper's name, if the method has one, has the options with which the paper ran it.
         preset = self.name.partition("/")[0]
-        known = {name for name, keys in rows.items() if preset in METHODS.get(keys["method"]).presets}
-        return {name: {"preset": preset, **keys} if name in known else keys for name, keys in rows.items()}
+        with_preset = {name for name, keys in rows.items() if preset in METHODS.get(keys["method"]).presets}
+        return {name: {"preset": preset, **keys} if name in with_preset else keys for name, keys in rows.items()}
 
     @property
     def values(self) -> tuple[PrintedValue, ...]:

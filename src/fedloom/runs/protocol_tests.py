@@ -150,8 +150,8 @@ class ProtocolTests:
     def not_above_majority(self, rows: Sequence[Row]) -> list[Diagnostic]:
         """Return a diagnostic for each protocol in which the accuracy is not above that of the majority class."""
         baselines = ((name, baseline) for name, baseline in self.baselines().items() if baseline)
-        found = [self._not_above(baseline, name, of_protocol(rows, name)) for name, baseline in baselines]
-        return [diagnostic for diagnostic in found if diagnostic]
+        diagnostics = [self._not_above(baseline, name, of_protocol(rows, name)) for name, baseline in baselines]
+        return [diagnostic for diagnostic in diagnostics if diagnostic]
 
     def _not_above(self, baseline: Majority, protocol: str, rows: Sequence[Row]) -> Diagnostic | None:
         """Return a diagnostic if the accuracy is not above the baseline; it names classes that were never found."""

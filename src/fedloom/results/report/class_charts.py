@@ -270,7 +270,7 @@ def _calibration(name: str, group: Group, tone: str) -> Markup | None:
         seeds = f"all {len(group.results)} seeds"
         caption += f" of the bins of {seeds} together, {percent(fmean(curve.errors))} % as a mean over seeds"
     caption += ". Dotted: perfect calibration."
-    used = [one for one in curve.bins if one is not None]
+    used = [entry for entry in curve.bins if entry is not None]
     if any(samples < _FEW_SAMPLES for samples, *_ in used):
         caption += f" Hollow dots and pale bars: fewer than {_FEW_SAMPLES} samples."
     caption += "" if majority is None else f" Dashed: majority baseline, {percent(majority)} %."

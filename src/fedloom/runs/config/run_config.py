@@ -215,8 +215,8 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
     try:
         return _parsed(values)
     except UnknownKeyError as error:
-        known = checks.sections_by_key(RunConfig, str(values.get("method", "")))
-        raise checks.with_hint_across_sections(error, known) from None
+        of_keys = checks.sections_by_key(RunConfig, str(values.get("method", "")))
+        raise checks.with_hint_across_sections(error, of_keys) from None
 
 
 def _parsed(values: Mapping[str, Any]) -> RunConfig:

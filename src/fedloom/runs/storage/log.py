@@ -278,4 +278,4 @@ class DriftLog:
     def rounds(self) -> list[DriftRound]:
         """All complete rounds; none where there is no file. Raises `RunFolderError` for a line that is no round."""
         rounds = _parsed_lines(self.path, _StoredRound, "delete this file, or run again")
-        return [DriftRound(**{**kept, "values": [DriftValue(*v[:4]) for v in kept["values"]]}) for kept in rounds]
+        return [DriftRound(**{**line, "values": [DriftValue(*v[:4]) for v in line["values"]]}) for line in rounds]
