@@ -251,6 +251,7 @@ def staged(ctx: ClientContext, stage: str, method: Method) -> hooked:
 
 
 def extra_of(method: Method, net: Net) -> nn.Module | None:
+    """Return what a method adds to a net."""
     with hooked(method, "extra", 0):
         return method.extra(net)
 
