@@ -63,8 +63,11 @@ def _hashes(data: Dataset, rows: Indices, compared: int) -> np.ndarray:
     samples = data.x.contiguous().numpy().reshape(len(data), math.prod(data.input_shape)).view(np.uint8)
     starts = samples[:, :compared]
     hashes = np.fromiter((hash(starts[row].tobytes()) for row in rows.tolist()), np.int64, len(rows)).view(np.uint64)
+    labels = data.y.numpy()[rows]
+    if data.multi:
+        labels = np.fromiter((hash(row.tobytes()) for row in labels), np.int64, len(rows))
     # Mixing in the label keeps equal pixels with different labels from counting as repeated.
-    return hashes ^ (data.y.numpy()[rows].astype(np.uint64) * np.uint64(_OF_LABELS))
+    return hashes ^ (labels.astype(np.uint64) * np.uint64(_OF_LABELS))
 
 
 Tests = Literal["shares", "matched"]

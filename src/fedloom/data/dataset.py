@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedloom.core.errors import DataError
 from fedloom.data.imputation import ImputedColumn
-from fedloom.data.labels import class_ids
+from fedloom.data.labels import class_ids, multi_labels
 
 IDS = ("domain", "group", "suspect")  # of a data set: ids of each sample
 
@@ -25,8 +25,8 @@ class Dataset:
 
     Attributes:
         x: [n, c, h, w] or [n, ...] uint8 or float32 as stored, or token ids [n, L] int64.
-        y: labels [n], int64, in 0 .. C-1.
-        classes: names of the C classes.
+        y: labels [n], int64, in 0 .. C-1; of samples with several labels [n, L], 1, 0 or -1 (not recorded).
+        classes: names of the C classes, or of the L labels.
         mean: mean of each channel [c] in stored units; batches are normalised with it when they are gathered.
         std: standard deviation of each channel [c] in stored units.
         domain: [n] int64, an index into `domains`; None if samples have one origin.
@@ -56,8 +56,13 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes C."""
+        """The number of classes C, or of labels L."""
         return len(self.classes)
+
+    @property
+    def multi(self) -> bool:
+        """Whether samples have several labels, which do not exclude each other."""
+        return self.y.dim() == 2
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -122,6 +127,7 @@ def checked(
     domains: Sequence[str] = (),
     tokens: bool = False,
     group: np.ndarray | None = None,
+    labels: Literal["single", "multi"] = "single",
 ) -> Dataset:
     """Check arrays and build a `Dataset`.
 
@@ -135,14 +141,18 @@ def checked(
         domains: names of the origins.
         tokens: keep `x` as token ids [n, L], int64.
         group: number of each sample's group [n].
+        labels: "multi" takes `y` [n, L] of 1, 0 and -1 or NaN (not recorded), and `classes` are the labels' names.
 
     Raises `DataError` for mismatched lengths, labels that are no integers or outside 0 .. C-1, unusable dtypes, values
     that are not finite, and domain ids that do not fit `domains`.
     """
     y = np.asarray(y)
-    if y.ndim == 2 and y.shape[1] == 1:  # the Keras convention keeps a trailing axis in some sets
+    multi = labels == "multi"
+    if multi:
+        (y,), classes = multi_labels([y], origin, classes)
+    elif y.ndim == 2 and y.shape[1] == 1:  # the Keras convention keeps a trailing axis in some sets
         y = y[:, 0]
-    if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
+    if x.ndim == 0 or y.ndim != 1 + multi or len(x) != len(y):
         shapes = f"samples of shape {x.shape} but labels of shape {y.shape}"
         raise DataError(f"{origin}: {shapes}; need one label per sample{one_hot_hint(x, y)}")
     if len(y) == 0:
@@ -156,7 +166,7 @@ def checked(
     if classes is None:
         (y,), classes = class_ids([y], origin)
     num_classes = len(classes)
-    if y.min() < 0 or y.max() >= num_classes:
+    if not multi and (y.min() < 0 or y.max() >= num_classes):
         wrong = int(y.min() if y.min() < 0 else y.max())
         hint = "; samples without a label must be left out" if wrong < 0 else ""
         raise DataError(f"{origin}: label {wrong} is outside 0 .. {num_classes - 1}{hint}")
@@ -183,7 +193,7 @@ def one_hot_hint(x: np.ndarray, y: np.ndarray) -> str:
             return "; one-hot labels [n, C] become class ids by y.argmax(1)"
         return (
             f"; {several:,} of {len(y):,} rows hold no 1 or several: multi-label data, where argmax would mislabel "
-            "samples; take one column, such as y[:, 0], as a question of two classes"
+            "samples; say `labels: multi` (in Python labels='multi')"
         )
     if y.dtype.kind == "f" and (y >= 0).all() and np.allclose(y.sum(1), 1, atol=1e-3):
         return "; probabilities [n, C] become class ids by y.argmax(1)"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.views import Indices, Views, select
+from fedloom.data.views import Indices, Views, positives, select
 
 _TIE = 1e-12  # costs that differ by less are equal, or rounding would decide
 _SWEEPS = 10
@@ -23,7 +23,7 @@ def group_split(
 
     Args:
         groups: group of each row [n], numbered as the sorted ids.
-        labels: class of each row [n].
+        labels: class of each row [n], or several labels [n, L], whose positives and rows keep their shares.
         shares: of the parts, such as training, validation and test rows, with sum 1.
         rng: orders groups of equal weight.
         clients: client of each row [n]; each part then has about its share of every client's classes and rows.
@@ -31,10 +31,15 @@ def group_split(
 
     Returns the part of each row [n].
     """
-    cells = [labels] if clients is None else [clients * (labels.max(initial=0) + 1) + labels, clients]
+    rows, classes = of_classes = _class_cells(labels)
+    cells, kinds = [of_classes], [of_classes]
+    if clients is not None:
+        of_clients = np.arange(len(groups)), clients
+        cells = [(rows, clients[rows] * (classes.max(initial=0) + 1) + classes), of_clients]
+        kinds.append(of_clients)
     placed = _Placement(groups, cells, rng)
     placed.assign(np.repeat(np.array(shares, np.float64)[:, None], len(placed.totals), axis=1))
-    placed.spread([labels] if clients is None else [labels, clients], [range(len(shares))[part] for part in reached])
+    placed.spread(kinds, [range(len(shares))[part] for part in reached])
     return placed.part[placed.position]
 
 
@@ -56,15 +61,18 @@ def deal_groups(dealt: Views, groups: Indices, labels: Indices, rng: np.random.G
     Args:
         dealt: the row-wise dealing; rows that it leaves out stay so.
         groups: group of each row [n] of the whole set.
-        labels: class of each row [n].
+        labels: class of each row [n], or several labels [n, L].
         rng: orders groups of equal weight.
 
     A client with rows in `dealt` only stays without a group if there are fewer groups than clients.
     """
     rows = np.sort(dealt.order)
-    classes, columns = np.unique(labels[rows], return_inverse=True)
-    placed = _Placement(groups[rows], [columns], rng)
-    aims = dealt.class_counts(labels, int(classes.max(initial=0)) + 1)[:, classes]
+    cell_rows, classes = _class_cells(labels[rows])
+    columns = np.unique(classes, return_inverse=True)[1]
+    placed = _Placement(groups[rows], [(cell_rows, columns)], rng)
+    of_clients = dealt.owner_of(len(labels))[rows[cell_rows]], columns
+    aims = np.zeros((len(dealt), int(columns.max(initial=-1)) + 1), np.int64)
+    np.add.at(aims, of_clients, 1)
     placed.assign(aims / aims.sum(0))
     placed.fill(np.flatnonzero(dealt.sizes))
     owner = np.full(len(labels), -1, np.int64)
@@ -72,14 +80,23 @@ def deal_groups(dealt: Views, groups: Indices, labels: Indices, rng: np.random.G
     return Views.from_owners(owner, len(dealt))
 
 
+_Cells = tuple[Indices, Indices]  # rows, and a value of each
+
+
+def _class_cells(labels: Indices) -> _Cells:
+    """Return a row and a class for each class that a sample holds; of several labels [n, L] also L for every row, or
+    rows without a positive would not count."""
+    return positives(labels if labels.ndim == 1 else np.pad(labels, ((0, 0), (0, 1)), constant_values=1))
+
+
 class _Placement:
     """Groups in the order in which they are placed: those first that hold the largest share q of a column.
 
-    Columns are the values that occur in `cells` (each [n], such as classes); those of all kinds together weigh as much
-    as those of the first. position: of each row's group in that order. part: of each group. totals: of q by column.
+    Columns are the values that occur in `cells` (of each kind, such as classes); those of each kind together weigh as
+    much as those of the first. position: of each row's group in that order. part: of each group. totals: of q by column.
     """
 
-    def __init__(self, groups: Indices, cells: Sequence[Indices], rng: np.random.Generator) -> None:
+    def __init__(self, groups: Indices, cells: Sequence[_Cells], rng: np.random.Generator) -> None:
         ids, place = np.unique(groups, return_inverse=True)
         holder, column, rows, widths = _held(place, cells)
         # A client's rows count as much as all of its classes: else a part stays empty where each class is rare.
@@ -122,8 +139,8 @@ class _Placement:
             if sweep and not has_moved:
                 return
 
-    def spread(self, cells: Sequence[Indices], reached: Sequence[int]) -> None:
-        """Give each of the `reached` parts a group of every value in `cells` (each [n]) that two groups hold: the
+    def spread(self, cells: Sequence[_Cells], reached: Sequence[int]) -> None:
+        """Give each of the `reached` parts a group of every value in `cells` that two groups hold: the
         smallest one, from the other parts first, and never the last one of a value from a `reached` part."""
         holder, column, *_ = _held(self.position, cells)
         held = np.split(column, np.cumsum(np.bincount(holder))[:-1])
@@ -154,12 +171,12 @@ class _Placement:
             self.part[group], members[part] = part, 1
 
 
-def _held(place: Indices, cells: Sequence[Indices]) -> tuple[Indices, Indices, Indices, Indices]:
+def _held(place: Indices, cells: Sequence[_Cells]) -> tuple[Indices, Indices, Indices, Indices]:
     """Return group, column and number of rows of each pair that occurs, ordered by group, and the number of columns by
     kind. place: group of each row [n]; cells: see `_Placement`."""
-    codes = [np.unique(of, return_inverse=True)[1] for of in cells]
+    codes = [np.unique(of, return_inverse=True)[1] for _, of in cells]
     widths = np.array([int(of.max(initial=-1)) + 1 for of in codes])
     firsts, width = np.cumsum(widths) - widths, widths.sum()
-    keys = [place * width + first + of for first, of in zip(firsts, codes, strict=True)]
+    keys = [place[rows] * width + first + of for (rows, _), first, of in zip(cells, firsts, codes, strict=True)]
     pairs, rows = np.unique(np.concatenate(keys), return_counts=True)
     return pairs // width, pairs % width, rows, widths

@@ -161,6 +161,54 @@ def named_ids(
     return ids, names
 
 
+def multi_labels(
+    parts: Sequence[np.ndarray], origin: str, classes: Sequence[str] | None = None
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Return several labels a sample as int64 [n, L] of 1, 0 and -1 (not recorded) for each part, and the L names, by
+    default the numbers of the columns. parts: [n, L] of 1, 0, -1, booleans or NaN, which is -1.
+
+    Raises `DataError`, with the set as origin, for other shapes and values, and for names that do not fit.
+    """
+    need = "labels: multi needs numbers [n, L]: 1, 0, and -1 or an empty cell where a label was not recorded"
+    values = []
+    for part in parts:
+        if part.dtype.kind not in "biuf" or part.ndim != 2 or not part.shape[1]:
+            raise DataError(f"{origin}: labels have shape {part.shape} and dtype {part.dtype!s:.60}; {need}")
+        filled = np.where(np.isnan(part), -1, part) if part.dtype.kind == "f" else part
+        if (odd := filled[~np.isin(filled, (-1, 0, 1))]).size:
+            raise DataError(
+                f"{origin}: {odd.size:,} of {filled.size:,} labels are other numbers, as {odd[0]:g}; {need}"
+            )
+        values.append(filled.astype(np.int64))
+    widths = {part.shape[1] for part in values}
+    names = tuple(map(str, range(max(widths)) if classes is None else classes))
+    if widths != {len(names)} or len({*names}) < len(names):
+        listed = ", ".join(names)[:200]
+        raise DataError(f"{origin}: {sorted(widths)} labels a sample, names are {listed}; give each label one name")
+    return values, names
+
+
+def multi_label_notes(origin: str, classes: Sequence[str], train: np.ndarray, test: np.ndarray) -> list[str]:
+    """Return notes on similar names of labels, on labels that one part never has or never lacks, and on samples that
+    record none. train, test: [n, L] of each part. Raises `DataError`, with the set as origin, if no training label is
+    0, as where -1 stands for it."""
+    if not (train == 0).any():
+        need = "write 0 where a label is absent, and -1 only where it was not recorded"
+        raise DataError(f"{origin}: no label of a training sample is 0, so that nothing can be told apart; {need}")
+    positives = (train == 1).sum(0).tolist()
+    notes = twins_note(origin, "labels", dict(zip(classes, positives, strict=True)))
+    for part, labels in zip(PARTS, (train, test), strict=True):
+        for value, what in ((1, "a positive"), (0, "a negative")):
+            absent = [name for name, present in zip(classes, (labels == value).any(0), strict=True) if not present]
+            if absent:
+                notes.append(
+                    f"{origin} ({part}): labels without {what} here ({len(absent)}): {', '.join(absent)[:200]}"
+                )
+        if count := int((labels < 0).all(1).sum()):
+            notes.append(f"{origin} ({part}): {count:,} of {len(labels):,} samples record none of the labels")
+    return notes
+
+
 def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[int], test: Sequence[int]) -> list[str]:
     """Return notes on similar class names, a single class, and classes that only one part has. origins: names of both
     parts, the same twice for parts that were split from one. train, test: samples of each class [C]."""

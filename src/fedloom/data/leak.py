@@ -12,7 +12,7 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
-from fedloom.data.views import Indices, evenly_spaced
+from fedloom.data.views import Indices, evenly_spaced, positives
 
 _WORK = 2e9  # multiplications that a search for near duplicates may take, in about a second
 _MOST = 500  # test samples that are compared
@@ -60,9 +60,9 @@ def group_notes(scenario: Scenario) -> tuple[str, ...]:
     if not parts:
         return ()
     groups = np.concatenate([_groups(data)[rows] for data, rows in parts])
-    labels = np.concatenate([data.y.numpy()[rows] for data, rows in parts])
+    of_rows, classes = positives(np.concatenate([data.y.numpy()[rows] for data, rows in parts]))
     notes, sizes = [], np.bincount(groups)
-    held = np.bincount(np.unique(labels * len(sizes) + groups) // len(sizes), minlength=scenario.num_classes)
+    held = np.bincount(np.unique(classes * len(sizes) + groups[of_rows]) // len(sizes), minlength=scenario.num_classes)
     names = [name for name, count in zip(scenario.class_names, held.tolist(), strict=False) if count == 1]
     if names:
         notes.append(f"classes of one group, which is in one part alone and cannot be tested: {', '.join(names)[:200]}")

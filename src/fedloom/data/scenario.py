@@ -19,7 +19,7 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.data.dataset import DIGITS, Dataset, add_array, add_metadata, add_samples
 from fedloom.data.imputation import ImputedColumn, impute, imputed_cells
-from fedloom.data.views import Indices, Views, evenly_spaced
+from fedloom.data.views import Indices, Views, evenly_spaced, positives, starts
 
 if TYPE_CHECKING:
     from fedloom.data.attacks import Attack
@@ -197,20 +197,25 @@ class LabelSkew:
 
 
 def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int = 500) -> LabelSkew:
-    """Measure the label skew of views into samples with `labels` [n] of num_classes classes; the total variation over
-    the pairs of at most `max_pairs` evenly spaced clients. Time and memory do not grow with clients x classes."""
-    sizes, held_labels = views.sizes, labels[views.order]
-    totals, clients_with_samples = np.bincount(held_labels, minlength=num_classes), np.flatnonzero(sizes)
-    class_client_pairs = len(np.unique(views.holders() * num_classes + held_labels))  # with at least one sample
-    chosen: list[int] = evenly_spaced(clients_with_samples, max_pairs).tolist()
-    shares = [np.bincount(labels[views[k]], minlength=num_classes) / sizes[k] for k in chosen]
+    """Measure the label skew of views into samples with `labels` [n] of num_classes classes, or [n, L], whose positives
+    count; the total variation over the pairs of at most `max_pairs` evenly spaced clients. Time and memory do not grow
+    with clients x classes."""
+    rows, held_labels = positives(labels[views.order])
+    sizes, holders = views.sizes, views.holders()[rows]
+    label_sizes, totals = (
+        np.bincount(of, minlength=least) for of, least in ((holders, len(views)), (held_labels, num_classes))
+    )
+    of_clients = Views(held_labels, starts(label_sizes))
+    class_client_pairs = len(np.unique(holders * num_classes + held_labels))  # with at least one sample
+    chosen: list[int] = evenly_spaced(np.flatnonzero(label_sizes), max_pairs).tolist()
+    shares = [np.bincount(of_clients[k], minlength=num_classes) / label_sizes[k] for k in chosen]
     distances = [total_variation(shares[k + 1 :], shares[k]) for k in range(len(shares) - 1)]
-    held = len(clients_with_samples)
+    held = int((sizes > 0).sum())
     return LabelSkew(
         total_variation=float(np.concatenate(distances).mean()) if distances else 0.0,
         classes_per_client=class_client_pairs / held if held else 0.0,
         imbalance=float(totals.max() / totals.min()) if totals.min() > 0 else float("inf"),
-        size_ratio=float(sizes.max() / sizes[clients_with_samples].min()) if held else float("inf"),
+        size_ratio=float(sizes.max() / sizes[sizes > 0].min()) if held else float("inf"),
         empty_clients=tuple(np.flatnonzero(sizes == 0).tolist()),
         empty_classes=tuple(np.flatnonzero(totals == 0).tolist()),
     )

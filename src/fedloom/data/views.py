@@ -85,13 +85,35 @@ class Views:
         return Views(self.order, np.array([0, len(self.order)], np.int64))
 
     def class_counts(self, labels: Indices, num_classes: int, first: int | None = None) -> Indices:
-        """Count samples per client and class [N, C], int64, of the first clients (None: all). labels: [n] of the whole
-        set."""
+        """Count samples per client and class [N, C], int64, of the first clients (None: all); of several labels those
+        that hold. labels: [n] or [n, L] of the whole set."""
         clients = len(self) if first is None else min(first, len(self))
         owner = np.repeat(np.arange(clients), self.sizes[:clients])
-        held = labels[self.order[: self.offsets[clients]]]
+        rows, held = positives(labels[self.order[: self.offsets[clients]]])
         # One bincount over (client, class) pairs, rather than a loop over clients.
-        return np.bincount(owner * num_classes + held, minlength=clients * num_classes).reshape(clients, num_classes)
+        counts = np.bincount(owner[rows] * num_classes + held, minlength=clients * num_classes)
+        return counts.reshape(clients, num_classes)
+
+
+def positives(labels: Indices) -> tuple[Indices, Indices]:
+    """Return the row and the class of each class that a sample holds: of labels [n] one each, of several labels [n, L]
+    those that are 1."""
+    if labels.ndim == 1:
+        return np.arange(len(labels)), labels
+    rows, classes = np.nonzero(labels == 1)
+    return rows, classes
+
+
+def strata(labels: Indices) -> Indices:
+    """Return the class [n] whose shares a split keeps: the label, or of several labels [n, L] the one with the fewest
+    positives among those that the sample holds, L for none. The rarest label is the hardest to split (Sechidis et al.,
+    ECML 2011)."""
+    if labels.ndim == 1:
+        return labels
+    rarest_first = np.argsort((labels == 1).sum(0), kind="stable")
+    is_held = labels[:, rarest_first] == 1
+    rarest: Indices = np.where(is_held.any(1), rarest_first[is_held.argmax(1)], labels.shape[1])
+    return rarest
 
 
 def starts(sizes: Indices) -> Indices:
@@ -127,10 +149,10 @@ def hold_out(views: Views, share: ArrayLike, rng: np.random.Generator) -> tuple[
 def split_three(
     views: Views, labels: Indices, num_classes: int, val: float, test: float, rng: np.random.Generator
 ) -> tuple[Views, Views, Views]:
-    """Split each client's samples by class (labels [n] of num_classes classes) into (train, val, test). Each class has
-    its share of the client's samples up to one; a client gives floor(val * n_k) and floor(test * n_k) to the last
-    two."""
-    groups = views.holders() * num_classes + labels[views.order]  # (client, class) of each sample
+    """Split each client's samples by class (labels [n] or [n, L] of num_classes classes, see `strata`) into (train,
+    val, test). Each class has its share of the client's samples up to one; a client gives floor(val * n_k) and
+    floor(test * n_k) to the last two."""
+    groups = views.holders() * (num_classes + 1) + strata(labels)[views.order]  # (client, class) of each sample
     shuffled = np.lexsort((rng.random(len(groups)), groups))
     present_groups, first, sizes = np.unique(groups[shuffled], return_index=True, return_counts=True)
     rank = np.arange(len(groups)) - np.repeat(first, sizes)

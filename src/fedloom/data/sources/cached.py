@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from fedloom.core.errors import DataError
 from fedloom.data.cache import CacheEntry, CacheWriter, cached
 from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inputs
-from fedloom.data.labels import PARTS, class_notes
+from fedloom.data.labels import PARTS, class_notes, multi_label_notes
 from fedloom.data.sources.files import Files, locate, open_files, verify_md5
-from fedloom.data.sources.source import Source, Splits
+from fedloom.data.sources.source import Labels, Source, Splits
 
 Allocator = Callable[[str, tuple[int, ...], DTypeLike], np.ndarray]
 """Creates the array "train.x" or "test.x" of a shape and dtype: on disk while a cache entry is written."""
@@ -38,7 +38,7 @@ Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ParsedSamples:
-    """Unchecked samples: x [n, ...], labels y [n], domain ids and numbers of groups [n] or None."""
+    """Unchecked samples: x [n, ...], labels y [n] or [n, L], domain ids and numbers of groups [n] or None."""
 
     x: np.ndarray
     y: np.ndarray
@@ -64,6 +64,7 @@ class ParsedSplits:
             one; None takes the origin with "(train)" and "(test)".
         has_class_notes: whether `notes` already cover oddities of the classes.
         validation: as in `Splits`.
+        labels: whether samples have several labels, see `checked`.
     """
 
     origin: str
@@ -78,6 +79,7 @@ class ParsedSplits:
     part_origins: tuple[str, str] | None = None
     has_class_notes: bool = False
     validation: int = 0
+    labels: Labels = "single"
 
     def with_notes(self, *notes: str) -> ParsedSplits:
         """Append notes."""
@@ -98,6 +100,7 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
                 domains=parsed.domains,
                 tokens=parsed.tokens,
                 group=samples.group,
+                labels=parsed.labels,
             ),
             words=parsed.words,
             white=parsed.white,
@@ -115,7 +118,9 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
             "as bytes, or both as real numbers of one scale"
         )
     about_classes: list[str] = []
-    if not parsed.has_class_notes:
+    if train.multi:
+        about_classes = multi_label_notes(parsed.origin, parsed.classes, train.y.numpy(), test.y.numpy())
+    elif not parsed.has_class_notes:
         counts = [np.bincount(part.y.numpy(), minlength=part.num_classes).tolist() for part in (train, test)]
         origins = parsed.part_origins or [f"{parsed.origin} ({part})" for part in PARTS]
         about_classes = class_notes(origins, parsed.classes, *counts)
@@ -136,8 +141,9 @@ class CachedSource(Source):
     def cache_keys(self) -> dict[str, Any]:
         """Return the values that identify the cache entry, in addition to the files' sizes and times."""
         values = {name: getattr(self, name) for name in type(self).model_fields if name not in self.uncached_keys}
-        if self.group is None:  # a key that entries of earlier versions do not know
-            del values["group"]
+        for key in ("group", "labels"):  # keys that entries of earlier versions do not know
+            if values[key] == type(self).model_fields[key].default:
+                del values[key]
         # Absolute: the same relative path is another file in another working folder.
         plain = {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in values.items()}
         return plain | {"source": f"{type(self).__module__}.{type(self).__qualname__}"}

@@ -14,12 +14,12 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import require_memory
-from fedloom.data.labels import class_ids
+from fedloom.data.labels import class_ids, multi_labels
 from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits, PublishedFiles
 from fedloom.data.sources.files import ENCRYPTED, Files, require_regular
 from fedloom.data.sources.groups import number_groups
 from fedloom.data.sources.pixels import PictureNotes, image_pixels
-from fedloom.data.sources.source import Splits, source
+from fedloom.data.sources.source import Labels, Splits, source
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 _SYNONYMS = {f"{part}_images": f"x_{part}" for part in ("train", "val", "test")}  # of MedMNIST
@@ -118,10 +118,12 @@ def _ends(shape: tuple[int, ...]) -> tuple[bool, bool]:
     return ends
 
 
-def parse_npz(path: Path, allocate: Allocator, classes: Sequence[str] | None = None) -> ParsedSplits:
+def parse_npz(
+    path: Path, allocate: Allocator, classes: Sequence[str] | None = None, labels: Labels = "single"
+) -> ParsedSplits:
     """Make a set from `x_train, y_train, x_test, y_test` of the file `path` and, if there, `classes`, which come before
     the argument `classes`; without any, classes are those of the labels. `group_train` and `group_test` name groups.
-    Arrays whose axes change are made by `allocate`."""
+    Arrays whose axes change are made by `allocate`. labels: see `checked`."""
     held = read_npz(path, ())
     arrays = {_SYNONYMS.get(name, name): array for name, array in held.items()}
     if missing := [key for key in _KEYS if key not in arrays]:
@@ -141,18 +143,19 @@ def parse_npz(path: Path, allocate: Allocator, classes: Sequence[str] | None = N
         except (KeyError, ValueError) as error:
             raise DataError(f"{path}: validation samples do not fit the training samples ({error})") from None
         arrays |= joined
-    ids, names = class_ids([arrays["y_train"], arrays["y_test"]], str(path), classes)
+    read_labels = multi_labels if labels == "multi" else class_ids
+    ids, names = read_labels([arrays["y_train"], arrays["y_test"]], str(path), classes)
     if ("group_train" in arrays) != ("group_test" in arrays):
         raise DataError(f"{path}: holds one of group_train and group_test; need both, or neither")
     groups: list[np.ndarray | None] = [None, None]
     if "group_train" in arrays:
         groups = [*number_groups([arrays["group_train"], arrays["group_test"]], [*map(len, ids)], str(path))]
     train, test = (
-        ParsedSamples(channels_first(arrays[f"x_{part}"], allocate, f"{part}.x"), labels, group=of)
-        for part, labels, of in zip(("train", "test"), ids, groups, strict=True)
+        ParsedSamples(channels_first(arrays[f"x_{part}"], allocate, f"{part}.x"), y, group=of)
+        for part, y, of in zip(("train", "test"), ids, groups, strict=True)
     )
     notes = layout_notes(arrays["x_train"].shape[1:])
-    return ParsedSplits(str(path), train, test, names, notes=notes, validation=validation)
+    return ParsedSplits(str(path), train, test, names, notes=notes, validation=validation, labels=labels)
 
 
 @source("npz")
@@ -162,8 +165,9 @@ class Npz(ImageSource):
     `val_labels` are the validation samples.
 
     Images [n, h, w], [n, h, w, c] or [n, c, h, w], volumes [n, c, d, h, w]; uint8 or real numbers; or features [n, d].
-    Labels are integers from 0, or words; other integers are the names of their classes. Images and volumes are scaled
-    by the training set's own mean and standard deviation per channel.
+    Labels are integers from 0, or words; other integers are the names of their classes. With `labels: multi` they are
+    [n, L], 1, 0 or -1 (not recorded). Images and volumes are scaled by the training set's own mean and standard
+    deviation per channel.
     """
 
     path: Path = Field(description="Path of the .npz file.", examples=["data.npz"])
@@ -175,7 +179,7 @@ class Npz(ImageSource):
         return [self.path]
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
-        return parse_npz(self.path, allocate)
+        return parse_npz(self.path, allocate, labels=self.labels)
 
 
 ArrayLike = Any

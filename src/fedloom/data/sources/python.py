@@ -9,14 +9,14 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
-from fedloom.data.labels import as_string_array, class_ids, missing_marks, sorted_words
+from fedloom.data.labels import as_string_array, class_ids, missing_marks, multi_labels, sorted_words
 from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Normalise, ParsedSamples
 from fedloom.data.sources.groups import SharedGroups, number_groups
 from fedloom.data.sources.hf import from_huggingface
 from fedloom.data.sources.npz import ArrayLike, as_array, channels_first, index_notes, layout_notes
 from fedloom.data.sources.pixels import WHITE, PictureNotes
-from fedloom.data.sources.source import Source, Splits, configure_source, drop_shared, source, stratified_split
+from fedloom.data.sources.source import Labels, Source, Splits, configure_source, drop_shared, source, stratified_split
 from fedloom.data.views import Views, split_three
 
 _READ_TWICE = 32  # items of a data set, to see whether they change
@@ -48,6 +48,7 @@ def from_arrays(
     groups: ArrayLike | None = None,
     groups_test: ArrayLike | None = None,
     shared_groups: SharedGroups = "refuse",
+    labels: Labels = "single",
 ) -> Splits:
     """Make splits for `make_scenario` from arrays in memory.
 
@@ -75,6 +76,8 @@ def from_arrays(
         groups_test: the same for the test samples.
         shared_groups: what to do with groups that a given test set shares with the training set: "refuse", or leave
             their samples out of one ("drop_test", "drop_train").
+        labels: "multi" takes labels [n, L] that do not exclude each other: 1, 0, and -1 or NaN where a label was not
+            recorded; `classes` are their names, by default those of a data frame's columns.
 
     Raises `DataError` for arrays that do not fit.
     """
@@ -94,12 +97,15 @@ def from_arrays(
     if not tokens:
         notes += layout_notes(x[0].shape[1:])
         x = [channels_first(samples) for samples in x]
-    for samples, labels in zip(x, y, strict=True):
-        if samples.ndim == 0 or labels.shape[:1] != samples.shape[:1]:
-            raise DataError(f"{origin}: samples of shape {samples.shape} but labels of shape {labels.shape}")
-        if labels.ndim == 2 and labels.shape[1] > 1:
-            raise DataError(f"{origin}: labels of shape {labels.shape}{one_hot_hint(samples, labels)}")
-    ids, names = class_ids(y, origin, classes)
+    multi = labels == "multi"
+    for samples, of in zip(x, y, strict=True):
+        if samples.ndim == 0 or of.shape[:1] != samples.shape[:1]:
+            raise DataError(f"{origin}: samples of shape {samples.shape} but labels of shape {of.shape}")
+        if of.ndim == 2 and of.shape[1] > 1 and not multi:
+            raise DataError(f"{origin}: labels of shape {of.shape}{one_hot_hint(samples, of)}")
+    if multi and classes is None and hasattr(y_train, "columns"):
+        classes = [str(name) for name in y_train.columns]
+    ids, names = (multi_labels if multi else class_ids)(y, origin, classes)
     where = [None if of is None else as_array(of, origin) for of in (domain, domain_test)]
     if owners is not None:
         where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
@@ -112,7 +118,7 @@ def from_arrays(
         parts = held_out(parts[0], test_share, len(names), owners is not None, origin)
     notes += pictures.sentences()
     white = WHITE if pictures.total else None
-    parsed = cached.ParsedSplits(origin, parts[0], parts[1], names, tuple(domains), tokens)
+    parsed = cached.ParsedSplits(origin, parts[0], parts[1], names, tuple(domains), tokens, labels=labels)
     parsed = replace(parsed, white=white, notes=tuple(notes), part_origins=part_origins)
     splits = cached.checked_splits(parsed)
     shape = splits.train.input_shape
@@ -128,7 +134,8 @@ def from_arrays(
 def from_torch(train: Any, test: Any | None = None, *, frozen: bool = False, **keys: Any) -> Splits:
     """Make splits from torch datasets whose items are (sample, label): each item is read once, in order.
 
-    Samples are tensors, arrays or PIL images of one shape; labels whole numbers or words. Class names are taken from
+    Samples are tensors, arrays or PIL images of one shape; labels whole numbers or words, or with labels="multi" [L]
+    of 1, 0 and -1. Class names are taken from
     the dataset's own `classes` if it has them.
 
     Args:
@@ -144,8 +151,9 @@ def from_torch(train: Any, test: Any | None = None, *, frozen: bool = False, **k
         keys.setdefault("classes", [str(name) for name in names])
     pictures = PictureNotes()
     twice = 0 if frozen else _READ_TWICE
-    x, y = _items(train, "train", pictures, twice)
-    rest = () if test is None else _items(test, "test", pictures, twice)
+    multi = keys.get("labels") == "multi"
+    x, y = _items(train, "train", pictures, twice, multi)
+    rest = () if test is None else _items(test, "test", pictures, twice, multi)
     return from_arrays(_ReadSamples(x, pictures), y, *rest, **keys)
 
 
@@ -171,15 +179,16 @@ def from_clients(
         keys.setdefault("classes", [str(name) for name in labelled])
     pictures = PictureNotes()
     twice = 0 if frozen else -(-_READ_TWICE // max(1, len(clients)))
-    x, y, owner = _stacked(clients, "client", pictures, twice)
+    multi = keys.get("labels") == "multi"
+    x, y, owner = _stacked(clients, "client", pictures, twice, multi)
     test: tuple[Any, ...] = (None, None)
     if isinstance(tests, list):
         if len(tests) != len(clients):
             raise DataError(f"from_clients: {len(tests)} test sets for {len(clients)} clients; give one each, or one")
-        x_test, y_test, keys["owners_test"] = _stacked(tests, "test set", pictures, twice)
+        x_test, y_test, keys["owners_test"] = _stacked(tests, "test set", pictures, twice, multi)
         test = x_test, y_test
     elif tests is not None:
-        test = _pair(tests, "tests", pictures, twice)
+        test = _pair(tests, "tests", pictures, twice, multi)
     splits = from_arrays(_ReadSamples(x, pictures), y, *test, owners=owner, **keys)
     if names is None:
         return splits
@@ -232,7 +241,7 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
     if not 0 < share < 1:
         raise DataError(f"{origin}: test_share = {share}; need a share in (0, 1)")
     for kind, values in (("labels", whole.y), ("domain ids", whole.domain)):
-        if values is not None and values.shape != whole.x.shape[:1]:
+        if values is not None and (values.shape[:1] != whole.x.shape[:1] or values.ndim > 2):
             raise DataError(f"{origin}: {kind} have shape {values.shape}; need ({len(whole.x)},)")
     rng = np.random.default_rng(0)
     if owned and whole.domain is not None and whole.group is not None:
@@ -254,9 +263,9 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
     return [whole.rows(part) for part in rows]
 
 
-def _items(data: Any, part: str, pictures: PictureNotes, twice: int) -> tuple[np.ndarray, np.ndarray]:
+def _items(data: Any, part: str, pictures: PictureNotes, twice: int, multi: bool) -> tuple[np.ndarray, np.ndarray]:
     samples: list[np.ndarray] = []
-    labels: list[bool | int | str] = []
+    labels: list[Any] = []
     try:
         length = len(data)
     except TypeError:
@@ -272,7 +281,7 @@ def _items(data: Any, part: str, pictures: PictureNotes, twice: int) -> tuple[np
         if not isinstance(entry, tuple | list) or len(entry) != 2:
             raise DataError(f"from_torch: item {row} of {part} is a {type(entry).__name__}; need (sample, label)")
         sample, label = (as_array(value, f"from_torch: item {row} of {part}", pictures) for value in entry)
-        value = label.item() if label.size == 1 else None
+        value = label.tolist() if multi and label.ndim == 1 else label.item() if label.size == 1 else None
         if label.dtype.kind not in "biufU" or value is None or (isinstance(value, float) and not value.is_integer()):
             shown, hint = f"{entry[1]!r:.60}".split("\n")[0], one_hot_hint(label[None], label[None])
             raise DataError(f"from_torch: label {row} of {part} is {shown}; need an integer or a word{hint}")
@@ -288,6 +297,10 @@ def _items(data: Any, part: str, pictures: PictureNotes, twice: int) -> tuple[np
                 f"from_torch: item {row} of {part} changes from reading to reading, and fedloom reads it once: "
                 "augmentation would be frozen; leave it to the section `augment`, or keep this reading (frozen=True)"
             )
+    if multi:
+        if len({np.shape(label) for label in labels}) > 1:
+            raise DataError(f"from_torch: labels of {part} are of several lengths; need one for each of the L labels")
+        return np.stack(samples), np.array(labels)
     if len({type(label) for label in labels}) > 1:
         raise DataError(f"from_torch: labels of {part} are both words and numbers; need one kind")
     kind = np.str_ if isinstance(labels[0], str) else np.bool_ if isinstance(labels[0], bool) else np.int64
@@ -297,22 +310,22 @@ def _items(data: Any, part: str, pictures: PictureNotes, twice: int) -> tuple[np
         raise DataError(f"from_torch: label {max(labels)} of {part} is no class: need whole numbers 0 .. C-1") from None
 
 
-def is_pair(data: Any) -> bool:
-    """Tell whether this is (x, y) with an array of labels, rather than (sample, label)."""
-    return isinstance(data, tuple) and len(data) == 2 and np.ndim(as_array(data[1], "labels")) > 0
+def is_pair(data: Any, multi: bool = False) -> bool:
+    """Tell whether this is (x, y) with an array of labels, rather than (sample, label), or labels where `multi`."""
+    return isinstance(data, tuple) and len(data) == 2 and np.ndim(as_array(data[1], "labels")) > multi
 
 
-def _pair(data: Any, name: str, pictures: PictureNotes, twice: int) -> tuple[np.ndarray, np.ndarray]:
-    if is_pair(data):
+def _pair(data: Any, name: str, pictures: PictureNotes, twice: int, multi: bool) -> tuple[np.ndarray, np.ndarray]:
+    if is_pair(data, multi):
         return as_array(data[0], name, pictures), as_array(data[1], name)
-    return _items(data, name, pictures, twice)
+    return _items(data, name, pictures, twice, multi)
 
 
 def _stacked(
-    datasets: Sequence[Any], what: str, pictures: PictureNotes, twice: int
+    datasets: Sequence[Any], what: str, pictures: PictureNotes, twice: int, multi: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return all samples, all labels, and whose they are: the place of the dataset in the list."""
-    pairs = [_pair(data, f"{what} {place}", pictures, twice) for place, data in enumerate(datasets)]
+    pairs = [_pair(data, f"{what} {place}", pictures, twice, multi) for place, data in enumerate(datasets)]
     if not pairs:
         raise DataError("from_clients: the list is empty; need one dataset a client")
     for place, (x, y) in enumerate(pairs):
@@ -338,19 +351,20 @@ _SUPPORTED_DATA = (
 )
 
 
-def splits_from(data: Any) -> Splits:
-    """Recognise the data passed to `fedloom.scenario` by their type. Raises `DataError` for unsupported types."""
+def splits_from(data: Any, labels: Labels = "single") -> Splits:
+    """Recognise the data passed to `fedloom.scenario` by their type. labels: as in `from_arrays`. Raises `DataError`
+    for unsupported types."""
     if isinstance(data, Splits):
         return data
     # By the module's name, because importing datasets takes long, and it may not be installed.
     if type(data).__module__.partition(".")[0] == "datasets":
         return from_huggingface(data)
-    if is_pair(data):
-        return from_arrays(*data)
-    if isinstance(data, list) and data and (is_pair(data[0]) or _is_dataset(data[0])):
-        return from_clients(data)
+    if is_pair(data):  # also one label: `multi_labels` says what it lacks
+        return from_arrays(*data, labels=labels)
+    if isinstance(data, list) and data and (is_pair(data[0], labels == "multi") or _is_dataset(data[0])):
+        return from_clients(data, labels=labels)
     if isinstance(data, list) or _is_dataset(data):
-        return from_torch(data)
+        return from_torch(data, labels=labels)
     raise DataError(f"fl.scenario: cannot read a {type(data).__name__} as data; need {_SUPPORTED_DATA}")
 
 

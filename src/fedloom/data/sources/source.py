@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -28,10 +28,19 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.group_split import group_split
 from fedloom.data.imputation import ImputedColumn
 from fedloom.data.sources.groups import Group, GroupPattern, SharedGroups
+from fedloom.data.views import strata
 
 SOURCES: Registry[type[Source]] = Registry("source", home="fedloom.data.sources")
 
 SourceType = TypeVar("SourceType", bound="Source")
+
+Labels = Annotated[
+    Literal["single", "multi"],
+    Field(
+        description="Labels of a sample: `single` is one class of several, `multi` is any number of labels that do not "
+        "exclude each other, each present, absent or not recorded."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +91,7 @@ class Source(BaseModel):
     """The name it is registered under."""
     model: ClassVar[str] = "lenet5"
     """The model that the demo and the docs pair with this source."""
-    keys_added_later: ClassVar[frozenset[str]] = frozenset({"group", "shared_groups"})
+    keys_added_later: ClassVar[frozenset[str]] = frozenset({"group", "labels", "shared_groups"})
     """Keys of this class, not of its bases, that earlier versions did not have. A default is not written: runs of those
     versions keep their fingerprint and can be resumed."""
 
@@ -95,6 +104,7 @@ class Source(BaseModel):
     # Keys of every scenario: they are listed there, not with each source.
     group: SkipJsonSchema[Group] = None
     shared_groups: SkipJsonSchema[SharedGroups] = "refuse"
+    labels: SkipJsonSchema[Labels] = "single"
 
     _expand_paths = field_validator("*")(expand_if_path)
 
@@ -152,6 +162,9 @@ def grouped(splits: Splits, source: Source) -> Splits:
     """Return a source's splits with the groups that its keys name, each in one part alone. Raises `DataError` for a key
     `group` that the source cannot follow, and for groups in both parts unless `shared_groups` drops them."""
     key = source.group
+    if source.labels == "multi" and not splits.train.multi:
+        takes = "arrays, .npz files, tables and file-table take several"
+        raise DataError(f"scenario.labels = multi: source {source.kind} has one label a sample; {takes}")
     if key == "none":
         return replace(splits, train=replace(splits.train, group=None), test=replace(splits.test, group=None))
     if key == "owner" and splits.train.group is None:
@@ -220,14 +233,15 @@ def stratified_split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the row numbers of a training and a test part, shuffled: ceil(share * n) rows are test, of each class its
     share, rounded by largest remainder; with groups [n], about so many of each class (and owner [n]), and whole
-    groups. labels: [n], integers. Raises `DataError`, with the set as origin, if a part is empty."""
+    groups. labels: [n], integers, or [n, L], see `strata`. Raises `DataError`, with the set as origin, if a part is
+    empty."""
     if groups is not None:
         is_test = group_split(groups, labels, (1 - share, share), rng, owners) == 1
         if not is_test.any():
             count = len(np.unique(groups))
             raise DataError(f"{origin}: no group can be held out for tests ({count:,} in all): need two of some class")
         return rng.permutation(np.flatnonzero(~is_test)), rng.permutation(np.flatnonzero(is_test))
-    present, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    present, place, counts = np.unique(strata(labels), return_inverse=True, return_counts=True)
     # The small number keeps a product such as 0.07 * 100 from being rounded up by its last digit.
     total = math.ceil(share * len(labels) - 1e-9)
     if not 0 < total < len(labels):

@@ -75,6 +75,7 @@ class ScenarioKeywords(TypedDict, total=False):
     held_out: Section | Sequence[int] | None
     group: str | Section | None
     shared_groups: Literal["refuse", "drop_test", "drop_train"]
+    labels: Literal["single", "multi"]
     seed: int | None
 
 
@@ -100,7 +101,7 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     for data of an unknown type or of shapes that do not fit.
     """
     with reproducible_settings():
-        splits = None if isinstance(source, str) else splits_from(source)
+        splits = None if isinstance(source, str) else splits_from(source, keys.get("labels", "single"))
     named = {"source": source} if splits is None else {"source": "given", "digest": ""}
     dealt: dict[str, Any] = {}
     if splits is not None and splits.owner_count and keys.get("partition", "natural") == "natural":

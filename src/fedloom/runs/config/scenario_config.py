@@ -19,7 +19,7 @@ from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.groups import Group, GroupPattern, SharedGroups
 from fedloom.data.sources.nodes import Nodes
-from fedloom.data.sources.source import Source, Splits, grouped, load_splits
+from fedloom.data.sources.source import Labels, Source, Splits, grouped, load_splits
 from fedloom.runs.config.keys import build_named, built
 
 _SECTION = "scenario.public"
@@ -148,6 +148,7 @@ class ScenarioConfig(BaseModel):
     )
     group: Group = None
     shared_groups: SharedGroups = "refuse"
+    labels: Labels = "single"
     seed: int | None = Field(
         None,
         ge=0,
@@ -199,8 +200,10 @@ class ScenarioConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _owners_deal(cls, values: Any) -> Any:
-        of_nodes = isinstance(values, Mapping) and values.get("source") == Nodes.kind
-        return {"partition": "natural", **values} if of_nodes else values
+        if not isinstance(values, Mapping):
+            return values
+        by_default = {"partition": "iid"} if values.get("labels") == "multi" else {}  # no class to deal by
+        return ({"partition": "natural"} if values.get("source") == Nodes.kind else by_default) | {**values}
 
     @model_validator(mode="after")
     def _route(self) -> Self:
@@ -282,7 +285,7 @@ class ScenarioConfig(BaseModel):
         def keys_of(kind: type[BaseModel]) -> dict[str, Any]:
             return {key: value for key, value in extra.items() if key in kind.model_fields}
 
-        extra |= {"group": self.group, "shared_groups": self.shared_groups}
+        extra |= {"group": self.group, "shared_groups": self.shared_groups, "labels": self.labels}
         return built(source, keys_of(source), "scenario"), built(partition, keys_of(partition), "scenario")
 
     def build_skews(self) -> list[Skew]:
@@ -307,6 +310,7 @@ class ScenarioConfig(BaseModel):
             "attack": attack and {"name": attack.kind} | attack.model_dump(mode="json"),
             "group": self.group.model_dump() if isinstance(self.group, GroupPattern) else self.group,
             "shared_groups": None if self.shared_groups == "refuse" else self.shared_groups,
+            "labels": None if self.labels == "single" else self.labels,
         }
         values = {key: value for key, value in (values | optional).items() if value is not None or key not in optional}
         values["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
