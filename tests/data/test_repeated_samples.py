@@ -6,9 +6,9 @@ import torch
 
 from fedloom.core.streams import Streams
 from fedloom.data import OwnSplit, from_arrays, make_scenario
-from fedloom.data import assemble as repeated_samples
-from fedloom.data.assemble import repeated_samples_notes
+from fedloom.data import leak as repeated_samples
 from fedloom.data.dataset import Dataset
+from fedloom.data.leak import repeated_samples_notes
 from fedloom.data.partitions.iid import IID
 
 

@@ -15,7 +15,7 @@ from fedloom.core.streams import Streams
 from fedloom.data.attacks import Attack
 from fedloom.data.dataset import IDS, Dataset, channel_moments, sets_digest
 from fedloom.data.group_split import deal_groups, group_split, split_groups
-from fedloom.data.leak import group_notes, refuse_crossing_groups
+from fedloom.data.leak import group_notes, refuse_crossing_groups, repeated_samples_notes
 from fedloom.data.newcomers import HeldOut, LeftOutDomain, without_newcomers
 from fedloom.data.partitions.natural import Natural
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
@@ -23,52 +23,6 @@ from fedloom.data.scenario import Scenario, TestRows, impute_scenario, with_sets
 from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Indices, Views, hold_out, matched_tests, select, split_three, starts
-
-_START = 4096  # bytes of a sample that are compared before the whole of it
-_MOST_BYTES = 2**30  # that are compared at a time, in about a second
-_OF_LABELS = 0x9E3779B97F4A7C15  # odd: labels differ in all of its multiples
-
-
-def repeated_samples_notes(train: Dataset, train_rows: Indices, test: Dataset) -> tuple[str, ...]:
-    """Return notes on test samples that repeat one of the training samples `train_rows` of `train`: how many there are,
-    and how many training samples repeat each other (a high number suggests coincidence)."""
-    if (train.classes, train.x.dtype, train.input_shape) != (test.classes, test.x.dtype, test.input_shape):
-        return ()
-    rows = [train_rows, np.arange(len(test), dtype=np.int64)]
-    hashes = [np.zeros(len(part), np.uint64) for part in rows]
-    width = train.x.element_size() * math.prod(train.input_shape)
-    # Hash a short prefix first: most samples differ there, and only the candidates are hashed whole.
-    for compared in sorted({min(_START, width), width} - {0}):
-        size = compared * sum(map(len, rows))
-        if size > _MOST_BYTES:
-            why = f"{size:,} bytes are more than {_MOST_BYTES:,}"
-            return (f"test samples were not compared with training samples, which would show those in both: {why}",)
-        hashes = [_hashes(data, part, compared) for data, part in zip((train, test), rows, strict=True)]
-        values, counts = np.unique(np.concatenate(hashes), return_counts=True)
-        repeated = [np.isin(part, values[counts > 1]) for part in hashes]
-        rows = [part[kept] for part, kept in zip(rows, repeated, strict=True)]
-        hashes = [part[kept] for part, kept in zip(hashes, repeated, strict=True)]
-    in_both = int(np.isin(hashes[1], hashes[0]).sum())
-    if not in_both or not width:
-        return ()
-    _, counts = np.unique(hashes[0], return_counts=True)
-    repeated_in_training = int(counts[counts > 1].sum())
-    note = f"{in_both:,} of {len(test):,} test samples equal a training sample in all values and in the label"
-    also = f"{repeated_in_training:,} of {len(train_rows):,} training samples equal another one"
-    return (note, also) if repeated_in_training else (note,)
-
-
-def _hashes(data: Dataset, rows: Indices, compared: int) -> np.ndarray:
-    """Return a hash of the label and the first bytes of each of the samples `rows` [n]."""
-    samples = data.x.contiguous().numpy().reshape(len(data), math.prod(data.input_shape)).view(np.uint8)
-    starts = samples[:, :compared]
-    hashes = np.fromiter((hash(starts[row].tobytes()) for row in rows.tolist()), np.int64, len(rows)).view(np.uint64)
-    labels = data.y.numpy()[rows]
-    if data.multi:
-        labels = np.fromiter((hash(row.tobytes()) for row in labels), np.int64, len(rows))
-    # Mixing in the label keeps equal pixels with different labels from counting as repeated.
-    return hashes ^ (labels.astype(np.uint64) * np.uint64(_OF_LABELS))
-
 
 Tests = Literal["shares", "matched"]
 

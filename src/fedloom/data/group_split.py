@@ -93,7 +93,8 @@ class _Placement:
     """Groups in the order in which they are placed: those first that hold the largest share q of a column.
 
     Columns are the values that occur in `cells` (of each kind, such as classes); those of each kind together weigh as
-    much as those of the first. position: of each row's group in that order. part: of each group. totals: of q by column.
+    much as those of the first. position: of each row's group in that order. part: of each group. totals: of q by
+    column.
     """
 
     def __init__(self, groups: Indices, cells: Sequence[_Cells], rng: np.random.Generator) -> None:

@@ -1,8 +1,8 @@
 """Checks that no group of samples crosses a split, and measures of how much a test set shares with the training set."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from math import log
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ _SIDE, _MOST_PICTURES = 16, 20_000  # of the training pictures that are compared
 _LEAST_DIMENSION, _ODDS = 3, 1000
 _ALARM = 0.05  # share of the rows compared
 _BLOCK = 512  # samples whose neighbours are searched together
+_START = 4096  # bytes of a sample that are compared before the whole of it
+_MOST_BYTES = 2**30  # that are compared at a time, in about a second
+_OF_LABELS = 0x9E3779B97F4A7C15  # odd: labels differ in all of its multiples
 
 
 def _parts(scenario: Scenario) -> dict[str, tuple[Dataset, Indices]]:
@@ -99,14 +102,60 @@ def leak(scenario: Scenario) -> dict[str, Any]:
         counts = *(len(np.unique(ids.numpy())) for ids in (groups, groups[is_seen])), int(is_seen.sum())
         values |= dict(zip(("groups", "groups_seen", "rows_seen"), counts, strict=True))
         values |= {"column": scenario.suspect} if train.group is None else {}
-    labels: dict[int, set[int]] = {}
-    x, x_test = train.x.numpy(), test.x.numpy()
-    for row, label in zip(rows.tolist(), train.y[rows].tolist(), strict=True):
-        labels.setdefault(hash(x[row].tobytes()), set()).add(label)
-    twins = [(labels.get(hash(of.tobytes())), label) for of, label in zip(x_test, test.y.tolist(), strict=True)]
-    is_same = [label in of for of, label in twins if of is not None]
-    values |= {"equal": len(is_same), "relabelled": is_same.count(False)}
+    hashes, labelled, size = _equal_samples(train, scenario.train.order, test)
+    if size <= _MOST_BYTES:
+        is_equal, is_same = (np.isin(of_test, of_train) for of_train, of_test in (hashes, labelled))
+        values |= {"equal": int(is_equal.sum()), "relabelled": int((is_equal & ~is_same).sum())}
     return values | near_duplicates(train, rows, test)
+
+
+def repeated_samples_notes(train: Dataset, train_rows: Indices, test: Dataset) -> tuple[str, ...]:
+    """Return notes on test samples that repeat one of the training samples `train_rows` of `train`: how many there are,
+    and how many training samples repeat each other (a high number suggests coincidence)."""
+    if (train.classes, train.x.dtype, train.input_shape) != (test.classes, test.x.dtype, test.input_shape):
+        return ()
+    _, (of_train, of_test), size = _equal_samples(train, train_rows, test)
+    if size > _MOST_BYTES:
+        why = f"{size:,} bytes are more than {_MOST_BYTES:,}"
+        return (f"test samples were not compared with training samples, which would show those in both: {why}",)
+    if not (in_both := int(np.isin(of_test, of_train).sum())):
+        return ()
+    counts = np.unique(of_train, return_counts=True)[1]
+    repeated_in_training = int(counts[counts > 1].sum())
+    note = f"{in_both:,} of {len(test):,} test samples equal a training sample in all values and in the label"
+    also = f"{repeated_in_training:,} of {len(train_rows):,} training samples equal another one"
+    return (note, also) if repeated_in_training else (note,)
+
+
+_Pair = Sequence[np.ndarray]
+
+
+def _equal_samples(train: Dataset, train_rows: Indices, test: Dataset) -> tuple[_Pair, _Pair, int]:
+    """Return hashes of the training samples `train_rows`, and of the test samples, that equal another sample of either:
+    of their values, and of values and label; and the bytes that this compares, too many if above `_MOST_BYTES`."""
+    sets, rows = (train, test), [train_rows, np.arange(len(test), dtype=np.int64)]
+    width, size = train.x.element_size() * math.prod(train.input_shape), 0
+    hashes = labelled = [np.zeros(0, np.int64)] * 2
+    # Hash a short prefix first: most samples differ there, and only the candidates are hashed whole.
+    for compared in sorted({min(_START, width), width} - {0}):
+        size = compared * sum(map(len, rows))
+        if size > _MOST_BYTES:
+            break
+        hashes = [_hashes(data.x, part, compared) for data, part in zip(sets, rows, strict=True)]
+        values, counts = np.unique(np.concatenate(hashes), return_counts=True)
+        is_repeated = [np.isin(part, values[counts > 1]) for part in hashes]
+        rows, hashes = ([of[kept] for of, kept in zip(pair, is_repeated, strict=True)] for pair in (rows, hashes))
+        labels = [_hashes(data.y, part).view(np.uint64) for data, part in zip(sets, rows, strict=True)]
+        labelled = [
+            of ^ (label * np.uint64(_OF_LABELS)).view(np.int64) for of, label in zip(hashes, labels, strict=True)
+        ]
+    return hashes, labelled, size
+
+
+def _hashes(values: Tensor, rows: Indices, compared: int | None = None) -> np.ndarray:
+    """Return a hash of the first bytes of `values` [n, ...] in each of the `rows` [m]; of all bytes for None."""
+    flat = values.contiguous().numpy().reshape(len(values), math.prod(values.shape[1:])).view(np.uint8)[:, :compared]
+    return np.fromiter((hash(flat[row].tobytes()) for row in rows.tolist()), np.int64, len(rows))
 
 
 def leak_sentences(measured: Mapping[str, Any]) -> list[str]:
@@ -152,7 +201,7 @@ def near_duplicates(train: Dataset, rows: Tensor, test: Dataset) -> dict[str, in
     if not 0 < slope <= 1 / _LEAST_DIMENSION:
         return {}
     expected = farther.mean(1) + slope * (float(torch.digamma(torch.ones(1))) - psi.mean())
-    return {"near": int((usable & (logs[:, 0] < expected - slope * log(_ODDS))).sum()), "compared": len(compared)}
+    return {"near": int((usable & (logs[:, 0] < expected - slope * math.log(_ODDS))).sum()), "compared": len(compared)}
 
 
 def _vectors(x: Tensor) -> Tensor:
