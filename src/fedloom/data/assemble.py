@@ -18,8 +18,8 @@ from fedloom.data.group_split import deal_groups, group_split, split_groups
 from fedloom.data.leak import group_notes, refuse_crossing_groups, repeated_samples_notes
 from fedloom.data.newcomers import HeldOut, LeftOutDomain, without_newcomers
 from fedloom.data.partitions.natural import Natural
-from fedloom.data.partitions.partition import Dealt, Partition, labels_only
-from fedloom.data.scenario import Scenario, TestRows, impute_scenario, with_sets
+from fedloom.data.partitions.partition import PARTITIONS, Dealt, Partition, labels_only
+from fedloom.data.scenario import Scenario, TestRows, impute_scenario, recording_notes, with_sets
 from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Indices, Views, hold_out, matched_tests, select, split_three, starts
@@ -190,7 +190,7 @@ def make_scenario(
         suspect=splits.suspect,
     )
     refuse_crossing_groups(scenario)
-    scenario = replace(scenario, notes=scenario.notes + group_notes(scenario))
+    scenario = replace(scenario, notes=scenario.notes + recording_notes(scenario) + group_notes(scenario))
     scenario = scenario if moments is None else _with_moments(scenario, *moments)
     scenario = _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
     if not splits.rules and isinstance(public, Dataset) and bool(public.x.isnan().any()):
@@ -209,6 +209,9 @@ def _deal(
 ) -> Dealt:
     """Deal the training samples `rows`; return views in indices of the whole set. With a domain left out, test views
     are in indices of the test samples of the others."""
+    if not partition.takes_multi:
+        others = ", ".join(name for name, kind in PARTITIONS if kind.takes_multi)
+        train.require_one_class(f"partition {partition.kind}", f"take one of {others}")
     dealt_set = train
     if left_out is not None:
         dealt_set, test = left_out.labels_of_others(train, rows), left_out.labels_of_others(test, left_out.other_test)
@@ -299,6 +302,7 @@ def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.ra
 
 
 def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
+    scenario.train_set.require_one_class("scenario.tests = 'matched'", "take shares")
     labels, test_labels = scenario.train_set.y.numpy(), scenario.test_set.y.numpy()
     train_and_val = _merged(scenario.train, scenario.val)  # the client's mix, whatever is held out
     test_views = matched_tests(train_and_val, labels, test_labels, scenario.num_classes, rng)

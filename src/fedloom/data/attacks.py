@@ -107,6 +107,7 @@ class LabelFlip(Attack):
     )
 
     def poison(self, scenario: Scenario) -> Scenario:
+        scenario.train_set.require_one_class(f"scenario.attack {self.kind}")
         labels = scenario.train_set.y.numpy().copy()
         bad = np.isin(scenario.train.holders(), scenario.bad)
         # Labels are changed in the one shared training set, so each row must belong to bad clients only.

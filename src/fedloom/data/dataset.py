@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import ConfigError, DataError
 from fedloom.data.imputation import ImputedColumn
 from fedloom.data.labels import class_ids, multi_labels
 
@@ -63,6 +63,11 @@ class Dataset:
     def multi(self) -> bool:
         """Whether samples have several labels, which do not exclude each other."""
         return self.y.dim() == 2
+
+    def require_one_class(self, what: str, instead: str = "leave it out") -> None:
+        """Raise `ConfigError` if samples have several labels, which `what` cannot work with."""
+        if self.multi:
+            raise ConfigError(f"{what}: needs one class for each sample, and these have several labels; {instead}")
 
     @property
     def input_shape(self) -> tuple[int, ...]:

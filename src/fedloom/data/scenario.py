@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, floor, isfinite, isinf, log10
@@ -176,6 +176,28 @@ class Scenario:
         return self.train.class_counts(domain.numpy(), domains, first)
 
 
+def recorded_labels(scenario: Scenario) -> Indices:
+    """Count the training samples of each client that record each label [N, L]."""
+    is_recorded = (scenario.train_set.y.numpy() >= 0).astype(np.int64)
+    return scenario.train.class_counts(is_recorded, scenario.num_classes)
+
+
+def recording_notes(scenario: Scenario) -> tuple[str, ...]:
+    """Return a note on labels that one client alone records. Raises `ConfigError` for a client that records none, and
+    so cannot learn."""
+    if not scenario.train_set.multi:
+        return ()
+    recorded = recorded_labels(scenario) > 0
+    without = np.flatnonzero(~recorded.any(1) & (scenario.train.sizes > 0))
+    if len(without):
+        raise ConfigError(
+            f"scenario.labels = multi: {len(without):,} of {scenario.clients:,} clients record none of the labels, the "
+            f"first client {without[0]} ({scenario.train.sizes[without[0]]:,} training samples); leave them out"
+        )
+    alone = [name for name, n in zip(scenario.class_names, recorded.sum(0), strict=True) if n == 1 < scenario.clients]
+    return (f"labels that one client alone records ({len(alone)}): {', '.join(alone)[:200]}",) if alone else ()
+
+
 _SAMPLES = 500  # of each domain, for its figures of feature shift
 
 
@@ -261,15 +283,27 @@ def feature_shift(data: Dataset) -> float | None:
 PICTURED_CLIENTS = 200
 
 
+def client_samples(described: Mapping[str, Any]) -> list[int]:
+    """Return the training samples of the first clients of what `describe_scenario` has returned."""
+    return described.get("client_samples") or [sum(row) for row in described.get("class_counts") or ()]
+
+
 def describe_scenario(scenario: Scenario) -> dict[str, Any]:
     """Return class and domain counts of the first clients, and skew measures of all, as JSON values; of remote clients
-    only their number."""
+    only their number. With several labels also samples of the first clients, and by label (`labels`) positives,
+    recorded cells and clients that record it."""
     data = scenario.train_set
     if scenario.remote:
         return {"name": scenario.name, "clients": scenario.clients, "classes": list(data.classes)}
     skew = label_skew(scenario.train, data.y.numpy(), scenario.num_classes)
     sizes = sorted(size for size in scenario.test.sizes.tolist() if size)
     attack = scenario.attack
+    several: dict[str, Any] = {}
+    if data.multi:
+        recorded, positives = recorded_labels(scenario), scenario.class_counts().sum(0)
+        by_label = {"positives": positives, "recorded": recorded.sum(0), "clients": (recorded > 0).sum(0)}
+        several = {"labels": {key: values.tolist() for key, values in by_label.items()}}
+        several["client_samples"] = scenario.train.sizes[:PICTURED_CLIENTS].tolist()
     attack_entry = (
         {} if attack is None else {"attack": {"name": attack.kind, **attack.model_dump(), "clients": scenario.bad}}
     )
@@ -298,6 +332,7 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
         }
         | ({"client_test_smallest": sizes[0], "client_test_median": float(median(sizes))} if sizes else {})
         | ({"newcomers": list(scenario.newcomer_ids)} if scenario.newcomer_ids else {})
+        | several
     )
 
 

@@ -16,6 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from fedloom.core.errors import ConfigError, RunFolderError, printable
 from fedloom.core.files import expand_home, refuse_unwritable, write_atomic
 from fedloom.core.text import counted, listed
+from fedloom.data.scenario import client_samples
 from fedloom.results.fairness import fairness
 from fedloom.results.group import client_accuracies
 from fedloom.runs.storage.run_data import RunData
@@ -151,7 +152,7 @@ def _data(metadata: ExportMetadata, run: RunData) -> CardSection:
     counts: list[list[int]] = scenario.get("class_counts") or []
     whole = bool(counts) and len(counts) == scenario.get("clients")
     if whole:
-        sizes = sorted(map(sum, counts))
+        sizes = sorted(client_samples(scenario))
         rows.append(("training samples of a client", f"{sizes[0]:,} to {sizes[-1]:,}, median {median(sizes):,g}"))
     if "classes_per_client" in scenario and counts:
         rows.append(("classes of a client", f"{scenario['classes_per_client']:.1f} on average"))

@@ -23,6 +23,7 @@ class Domains(Partition):
         array([6, 6, 4, 4])
     """
 
+    takes_multi = True
     deals = "domains"
     clients_per_domain: int = Field(1, ge=1, description="Number of clients that share each domain evenly.")
 

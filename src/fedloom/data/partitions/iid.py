@@ -18,6 +18,8 @@ class IID(Partition):
         array([3, 3, 2, 2, 2])
     """
 
+    takes_multi = True
+
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         return Dealt(
             Views.split_evenly(rng.permutation(len(train)), clients),
@@ -38,6 +40,7 @@ class Quantity(Partition):
         (1000, True)
     """
 
+    takes_multi = True
     alpha: Alpha = Field(
         description="Concentration of the Dirichlet distribution over clients; small values mean very unequal sizes.",
         examples=[0.5],

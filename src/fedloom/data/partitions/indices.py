@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -30,7 +30,7 @@ class IndexLists(Partition):
         scenario: {source: digits, partition: indices, partition_file: dealt.json, clients: 10}
     """
 
-    takes_thinned: ClassVar[bool] = False
+    takes_thinned, takes_multi = False, True
     deals = "rows"
     partition_file: Path = Field(
         description="Path of the JSON file with the index lists of the clients.", examples=["dealt.json"]

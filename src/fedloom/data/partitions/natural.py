@@ -32,6 +32,7 @@ class Natural(Partition):
         array([1, 2])
     """
 
+    takes_multi = True
     deals = "rows"
     owners: Path | None = Field(
         None,

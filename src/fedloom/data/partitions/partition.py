@@ -71,6 +71,8 @@ class Partition(BaseModel):
     """The name under which it is registered."""
     takes_thinned: ClassVar[bool] = True
     """Whether it can deal a training set that a skew has thinned."""
+    takes_multi: ClassVar[bool] = False
+    """Whether it can deal samples with several labels, as it does not look at them."""
     deals: ClassVar[Literal["groups", "domains", "rows"]] = "groups"
     """What is kept where samples have groups: whole groups, those of each domain apart, or rows as they are dealt."""
 
@@ -199,15 +201,18 @@ def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -
 def deal_alike(
     dealt: Views, labels: Indices, other_labels: Indices, num_classes: int, rng: np.random.Generator
 ) -> Views:
-    """Deal samples in the proportions of another dealing: each client gets the same share of each class.
+    """Deal samples in the proportions of another dealing: each client gets the same share of each class, or of all
+    samples if these have several labels.
 
     Args:
         dealt: views that deal the first samples. Classes that it does not deal stay unused.
-        labels: labels of the samples that `dealt` deals [n], int64.
-        other_labels: labels of the samples to deal [n'], int64.
+        labels: labels of the samples that `dealt` deals [n], int64, or [n, L].
+        other_labels: labels of the samples to deal [n'], int64, or [n', L].
         num_classes: C.
         rng: shuffles the classes.
     """
+    if labels.ndim == 2:
+        labels, other_labels = (np.zeros(len(of), np.int64) for of in (labels, other_labels))
     holders, held_labels = dealt.holders(), labels[dealt.order]
     owner = np.full(len(other_labels), -1, np.int64)
     for label, members in enumerate(shuffled_classes(other_labels, num_classes, rng)):

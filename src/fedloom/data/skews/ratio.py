@@ -86,6 +86,7 @@ class LongTail(Skew):
     )
 
     def thin(self, train: Dataset, rows: Indices, rng: np.random.Generator) -> Indices:
+        train.require_one_class(f"skew {self.kind}")
         classes = train.num_classes
         if classes < 2:
             raise ConfigError("skew long-tail: needs 2 classes or more, the source has 1")
@@ -194,6 +195,7 @@ class LabelNoise(Skew):
     )
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
+        scenario.train_set.require_one_class(f"skew {self.kind}")
         shares, classes = per_client("share", self.share, scenario.clients), scenario.num_classes
         if not ((shares >= 0) & (shares <= 1)).all():
             raise ConfigError(f"skew label-noise: share = {self.share}; need numbers in [0, 1]")

@@ -139,6 +139,7 @@ class Permutations(Skew):
                 "for each group"
             )
         if self.of == "labels":
+            data.require_one_class(f"skew {self.kind}")
             places = scenario.num_classes
         elif data.x.dtype not in (torch.uint8, torch.float32):
             raise ConfigError(f"skew permutations: of = 'pixels' needs images or features, samples are {data.x.dtype}")

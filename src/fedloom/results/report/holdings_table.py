@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedloom.core.console import fits, print_table, recorded
 from fedloom.data.leak import leak_sentences
+from fedloom.data.scenario import client_samples
 from fedloom.results.report import save_holdings
 
 _SHADES = " ·░▒▓█"
@@ -34,8 +35,10 @@ def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: 
     print_table(console, table, wraps=True)
     if picture["clients"] > shown_clients:
         console.print(f"  … and {picture['clients'] - shown_clients} more clients")
+    by_label = picture.get("labels")
     console.print(
-        f"  {picture['clients']} clients hold {picture['classes_per_client']:.1f} of {len(picture['classes'])} classes "
+        f"  {picture['clients']} clients hold {picture['classes_per_client']:.1f} of {len(picture['classes'])} "
+        f"{'labels' if by_label else 'classes'} "
         f"on average; label mixes differ by {picture['total_variation']:.2f} "
         "(mean total variation: 0 equal, 1 disjoint)"
     )
@@ -44,6 +47,10 @@ def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: 
         f"  the largest client holds {ratio} as many samples as the smallest; the partition kept "
         f"{100 * picture['acceptance']:.3g} % of {picture['draws']} draws"
     )
+    if by_label:
+        cells = zip(picture["classes"], *(by_label[key] for key in ("positives", "recorded", "clients")), strict=True)
+        shown = ", ".join(f"{name} {n:,} of {of:,} ({clients})" for name, n, of, clients in cells)
+        console.print(f"  positives of recorded samples (and clients that record): {escape(shown)}", soft_wrap=True)
     if picture["feature_shift"] is not None:
         console.print(
             f"  domains look {picture['feature_shift']:.2f} standard deviations apart "
@@ -77,7 +84,7 @@ def _holdings_table(
 ) -> Table:
     """Make a row for each client; more than `apart_up_to` classes share one column of at most `cells` cells."""
     counts: list[list[int]] = picture["class_counts"]
-    largest = max((n for row in counts for n in row), default=0) or 1
+    samples, largest = client_samples(picture), max((n for row in counts for n in row), default=0) or 1
     title = f"{escape(picture['name'])}: who holds what"
     table = Table(box=SIMPLE_HEAD, header_style="bold", title=title, title_justify="left")
     table.add_column("client", justify="right", no_wrap=True)
@@ -99,7 +106,7 @@ def _holdings_table(
         shown = [Text(shade * 3) for shade in shades] if apart else [Text("".join(shades))]
         domains = zip(picture["domains"], picture["domain_counts"][client] if picture["domains"] else (), strict=True)
         domain = [Text(", ".join(name for name, held in domains if held))] if picture["domains"] else []
-        table.add_row(str(client), *shown, *domain, str(sum(picture["class_counts"][client])))
+        table.add_row(str(client), *shown, *domain, str(samples[client]))
     return table
 
 

@@ -8,6 +8,7 @@ import yaml
 from markupsafe import Markup
 
 from fedloom.core.text import bytes_text, counted, percent, seconds_text, seeds_text
+from fedloom.data.scenario import client_samples
 from fedloom.results.data_table import Cell, DataTable, Field, or_dash
 from fedloom.results.difference import Paired
 from fedloom.results.group import Group, client_accuracies, display_name
@@ -161,7 +162,7 @@ def _client_table(number: int, row: ChartRow) -> Markup:
     run = row.group.results[0]
     by_measure = {name: client_accuracies(run.rows, name) for name in _MEASURES}
     measures = {name: values for name, values in by_measure.items() if values}
-    samples = [sum(counts) for counts in run.scenario.get("class_counts") or []]  # empty where no counts are kept
+    samples = client_samples(run.scenario)  # empty where no counts are kept
     columns = ["Client", *(["Training samples"] if samples else []), *(_MEASURES[name] for name in measures)]
     body: list[list[Cell]] = []
     records = []

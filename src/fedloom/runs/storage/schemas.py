@@ -10,7 +10,8 @@ from fedloom.core.errors import short_repr
 
 _LARGEST = 2**63 - 1
 
-_KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median")  # which the first versions lack
+# which the first versions lack
+_KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median", "client_samples", "labels")
 
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -171,6 +172,8 @@ class _Scenario(_Plain):
     test_samples: Count = 0
     client_test_smallest: Count | None = None
     client_test_median: Amount | None = None
+    client_samples: list[Count] = []
+    labels: dict[Word, list[Count]] = {}
     notes: list[str] = []
 
 
@@ -206,6 +209,10 @@ def error_in_scenario(content: Mapping[str, Any]) -> str | None:
             return f"{key}: need a number for each of the {width} {names} in every row"
     if clients["domain_counts"] and clients["domain_counts"] != clients["class_counts"]:
         return "class_counts and domain_counts are of different numbers of clients"
+    if any(len(of) != len(content.get("classes") or ()) for of in (content.get("labels") or {}).values()):
+        return "labels: need a number for each of the classes in every row"
+    if len(content.get("client_samples") or ()) not in (0, clients["class_counts"]):
+        return "client_samples and class_counts are of different numbers of clients"
     if any(label >= len(content.get("classes") or ()) for label in content.get("empty_classes") or ()):
         return "empty_classes names a class that is not there"
     return None
