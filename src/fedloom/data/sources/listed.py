@@ -17,7 +17,7 @@ from fedloom.data.sources.groups import GroupPattern, number_groups
 from fedloom.data.sources.image_folders import decode_parts
 from fedloom.data.sources.python import held_out, owner_ids
 from fedloom.data.sources.source import Splits, source
-from fedloom.data.sources.tables import Csv, columns, encoding
+from fedloom.data.sources.tables import Csv, columns
 from fedloom.data.sources.tables.table_files import TableFile
 from fedloom.data.sources.text import TextSource, tokenise
 
@@ -35,7 +35,7 @@ class _Listed(CachedSource, Csv):
         return replace(super().load(), domains_are_owners=self.owner is not None)
 
     def unused(self, file: TableFile) -> set[str]:
-        return {*file.columns} - {self.label, self.owner}
+        return {*file.columns} - {self.one_label, self.owner}
 
     def listed(self, column: str) -> tuple[list[str], ParsedSplits]:
         """Return the cells of a column, and the set with their row numbers in place of samples."""
@@ -51,7 +51,7 @@ class _Listed(CachedSource, Csv):
         table[column] = columns.Column(column, np.arange(file.rows), None, blank if blank.any() else None)
         notes = file.notes(()) + self._check(table, self.path)
         table, left_out = self._complete(table, file)
-        (ids,), classes = encoding.label_ids([table[self.label]], [self.path])
+        (ids,), classes = self.label_ids([table], [self.path])
         rows, owners = table[column].values, list[str]()
         owner, group = None, None
         if self.owner is not None:
@@ -68,6 +68,7 @@ class _Listed(CachedSource, Csv):
             parts = held_out(whole, self.test_share, len(classes), bool(owners), origin)
         about = tuple(notes + left_out)
         parsed = ParsedSplits(origin, parts[0], parts[1], classes, tuple(owners), notes=about, validation=validation)
+        parsed = replace(parsed, labels=self.labels)
         return texts[column], parsed
 
 
@@ -111,15 +112,12 @@ class FileNames(_Listed, ImageSource):
         return replace(parsed, train=train, test=test, white=decoded.white).with_notes(*decoded.notes)
 
     def _pictures(self) -> tuple[Files, list[list[tuple[str, int]]], ParsedSplits]:
-        """Return the folder or archive, names and labels of both parts, and the listed set. Raises `DataError` for
-        names that are not one file each in the folder."""
+        """Return the folder or archive, names of both parts (with 0 for a label), and the listed set. Raises
+        `DataError` for names that are not one file each in the folder."""
         cells, parsed = self.listed(self.file)
         pictures = open_files(self.path.parent if self.root is None else self.root)
         names = [str(PurePosixPath(cell.replace("\\", "/") + (self.suffix or ""))) for cell in cells]
-        parts = [
-            [(names[row], int(label)) for row, label in zip(part.x, part.y, strict=True)]
-            for part in (parsed.train, parsed.test)
-        ]
+        parts = [[(names[row], 0) for row in part.x] for part in (parsed.train, parsed.test)]
         counts, top = Counter(name for part in parts for name, _ in part), pictures.path.resolve()
         problems: dict[str, Callable[[str], bool]] = {
             "lead out of": lambda name: name.startswith("/") or ":" in name or ".." in name.split("/"),

@@ -347,7 +347,7 @@ def _audited_config(values: Mapping[str, Any], path: Path, label: str | None, ow
         return DataFindings(folder_findings([*folders.train, *(folders.test or ())], folders.classes))
     assert isinstance(source, TableSource)
     file = source.tables()[0]
-    return audit_table(read_table(source, file, source.label, source.owner, source.unused(file)))
+    return audit_table(read_table(source, file, source.one_label, source.owner, source.unused(file)))
 
 
 def _audited(table: AuditedTable) -> DataFindings:

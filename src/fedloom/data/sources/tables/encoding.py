@@ -1,5 +1,6 @@
 """Columns of a table as features and class ids."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,47 @@ def label_ids(columns: Sequence[Column], paths: Sequence[Path]) -> tuple[list[np
         if column.words is None and len(np.unique(column.values)) > _MOST_NUMBERS:
             _refuse_measurement(column, path, "")
     return ids, classes
+
+
+_LABEL_CELLS = {"1": 1, "yes": 1, "true": 1, "0": 0, "no": 0, "false": 0, "-1": -1}
+
+
+def label_cells(column: Column, path: Path) -> np.ndarray:
+    """Return the cells [n] of one of several labels: 1, 0, or -1 where empty, int64. Raises `DataError`, with the path,
+    for other words."""
+    texts, codes = as_texts(column), list[int]()
+    for word in texts.words or ():
+        code = -1 if word in label_rules.MISSING_MARKS else _LABEL_CELLS.get(label_rules.folded(word))
+        if code is None:
+            need = "1 and 0, yes and no, or true and false, and an empty cell where it was not recorded"
+            raise DataError(
+                f"{path}: label '{column.name}' is '{word[:40]}' in {texts.counts()[word]:,} rows; need {need}"
+            )
+        codes.append(code)
+    return np.array([*codes, -1], np.int64)[np.where(texts.is_missing, -1, texts.values)]
+
+
+def separated_labels(
+    columns: Sequence[Column], paths: Sequence[Path], separator: str, no_label: str | None
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Return labels [n, L] of each file (training first) whose cells name those that a sample has, parted by the
+    separator, and the names of the L labels. no_label: the word for none. columns: without missing values. Raises
+    `DataError`, with the paths, for words that the training file lacks."""
+    texts = [as_texts(column).labels().tolist() for column in columns]
+    cells = [[{word.strip() for word in cell.split(separator)} - {""} for cell in part] for part in texts]
+    counts = Counter(len(cell) for cell in cells[0] if no_label in cell)
+    if counts.total() != counts[1] or (no_label is not None and not counts):
+        what = f"stands with labels in {counts.total() - counts[1]:,} cells" if counts else "is in no cell"
+        raise DataError(f"{paths[0]}: no_label = '{no_label}' {what} of '{columns[0].name}'; mend it, or leave it out")
+    if not any(separator in cell for cell in texts[0]):
+        raise DataError(f"{paths[0]}: label_separator = '{separator}' is in no cell of '{columns[0].name}'")
+    pairs = [[(row, word) for row, cell in enumerate(part) for word in sorted(cell - {no_label})] for part in cells]
+    origins = [f"{path} ({part})" for path, part in zip(paths, label_rules.PARTS, strict=False)]
+    ids, names = label_rules.named_ids([[word for _, word in part] for part in pairs], origins)
+    labels = [np.zeros((len(part), len(names)), np.int64) for part in cells]
+    for y, part, of in zip(labels, pairs, ids, strict=True):
+        y[[row for row, _ in part], of] = 1
+    return labels, names
 
 
 def _refuse_measurement(column: Column, path: Path, also: str) -> None:

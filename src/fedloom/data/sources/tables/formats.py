@@ -55,7 +55,7 @@ class FileTable(TableSource):
     def files(self) -> Sequence[Path]:
         paths = [self.path] if self.test_path is None else [self.path, self.test_path]
         for path in paths:
-            require_file(path, f"a table with a column '{self.label}'")
+            require_file(path, f"a table with a column '{', '.join(self.label_columns)}'")
         return paths
 
     def reading_keys(self) -> dict[str, Any]:

@@ -32,10 +32,27 @@ class TableSource(Source):
     """Base of tables, with one row per sample. Words always become categories. Subclasses define `tables`."""
 
     model: ClassVar[str] = "mlp"
-    keys_added_later: ClassVar[frozenset[str]] = frozenset({"drop", "drop_columns", "impute", "incomplete", "missing"})
+    keys_added_later: ClassVar[frozenset[str]] = frozenset(
+        {"drop", "drop_columns", "impute", "incomplete", "label_separator", "missing", "no_label"}
+    )
     typed: ClassVar[bool] = False  # whether the files state the kinds of their columns
 
-    label: str = Field(description="Column of the class.", examples=["ill"])
+    label: str | tuple[str, ...] = Field(
+        description="Column of the class; with `labels: multi` a list of columns, one for each label, of 1 and 0, yes "
+        "and no, or true and false, where an empty cell was not recorded.",
+        examples=["ill", ["effusion", "nodule"]],
+    )
+    label_separator: str | None = Field(
+        None,
+        min_length=1,
+        description="With `labels: multi`, text between the labels where one column names all that a sample has.",
+        examples=["|"],
+    )
+    no_label: str | None = Field(
+        None,
+        description="With `label_separator`, the word for a sample without any of the labels.",
+        examples=["No Finding"],
+    )
     owner: str | None = Field(
         None,
         description="Column of the owner of a row, such as its hospital; null if rows have none.",
@@ -84,6 +101,12 @@ class TableSource(Source):
     def _imputes_if_asked(self) -> "TableSource":
         if self.impute is not None and self.incomplete != "impute":
             raise ConfigError(f"scenario.impute is for incomplete: impute, and incomplete is {self.incomplete}")
+        if self.labels == "single" and (self.label_separator or not isinstance(self.label, str)):
+            raise ConfigError("scenario.label: several labels a sample are read with labels: multi; add it")
+        if self.labels == "multi" and (not self.label or isinstance(self.label, str) is (self.label_separator is None)):
+            raise ConfigError("scenario.label: labels: multi reads a list of columns, or one column by label_separator")
+        if self.no_label is not None and self.label_separator is None:
+            raise ConfigError("scenario.no_label is a word of the column that label_separator parts; add it")
         return self
 
     @field_validator("missing", "drop", mode="before")
@@ -107,7 +130,7 @@ class TableSource(Source):
         files = self.tables()
         paths, origin = [file.path for file in files], str(files[0].path)
         names = self._features(files[0])
-        audited = read_table(self, files[0], self.label, self.owner, self.unused(files[0]), _CELLS)
+        audited = read_table(self, files[0], self.one_label, self.owner, self.unused(files[0]), _CELLS)
         suspect = "" if self.group is not None else group_column(audited) or ""
         suspect = suspect if all(suspect in file.columns for file in files) else ""
         notes = files[0].notes(files[0].columns.keys() - {*names, *self.apart})
@@ -136,7 +159,7 @@ class TableSource(Source):
             complete, left_out = self._complete(columns, file)
             tables.append(complete)
             notes += left_out + (about_words if file is files[0] else [])
-        ids, classes = encoding.label_ids([table.pop(self.label) for table in tables], paths)
+        ids, classes = self.label_ids(tables, paths)
         owner_of_row: list[np.ndarray | None] = [None for _ in tables]
         owners: list[str] = []
         if self.owner is not None:
@@ -171,7 +194,14 @@ class TableSource(Source):
         finite = parts if imputes is None else [replace(part, x=np.nan_to_num(part.x)) for part in parts]
         splits = checked_splits(
             ParsedSplits(
-                origin, finite[0], finite[1], classes, tuple(owners), notes=tuple(notes), part_origins=part_origins
+                origin,
+                finite[0],
+                finite[1],
+                classes,
+                tuple(owners),
+                notes=tuple(notes),
+                part_origins=part_origins,
+                labels=self.labels,
             )
         )
         pairs = [(name, word) for name in names for word in vocabulary[name] or [""]]
@@ -192,12 +222,43 @@ class TableSource(Source):
     @property
     def apart(self) -> list[str]:
         """The columns that are no features: label, owner and group."""
-        return list(dict.fromkeys(name for name in (self.label, self.owner, self.group_column) if name is not None))
+        names = (*self.label_columns, self.owner, self.group_column)
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns of the labels."""
+        return (self.label,) if isinstance(self.label, str) else self.label
+
+    @property
+    def one_label(self) -> str | None:
+        """The column of the class; None for several labels."""
+        return self.label if isinstance(self.label, str) and self.labels == "single" else None
+
+    @property
+    def _unrecorded(self) -> tuple[str, ...]:
+        """The columns whose empty cells say that a label was not recorded."""
+        return self.label_columns if self.labels == "multi" and self.label_separator is None else ()
+
+    def label_ids(
+        self, tables: Sequence[dict[str, Column]], paths: Sequence[Path]
+    ) -> tuple[list[np.ndarray], tuple[str, ...]]:
+        """Take the labels out of `tables`, those of the files `paths`; return class ids [n] or labels [n, L] of each,
+        and the names of the classes."""
+        held = [[table.pop(name) for name in self.label_columns] for table in tables]
+        if self._unrecorded:
+            parts = zip(held, paths, strict=True)
+            ids = [np.stack([encoding.label_cells(of, path) for of in part], 1) for part, path in parts]
+            return ids, self.label_columns
+        of_files = [part[0] for part in held]
+        if self.label_separator is None:
+            return encoding.label_ids(of_files, paths)
+        return encoding.separated_labels(of_files, paths, self.label_separator, self.no_label)
 
     def unused(self, file: TableFile) -> set[str]:
         """Return the columns that are no features, apart from label and owner."""
         left = set() if self.features is None else {*file.columns} - {*self.features}
-        return ({*self.drop, *left} | {*self.apart}) - {self.label, self.owner}
+        return ({*self.drop, *left} | {*self.apart}) - {self.one_label, self.owner}
 
     def column(self, file: TableFile, name: str) -> Column:
         """Return a column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
@@ -208,7 +269,7 @@ class TableSource(Source):
         """Return a column of a file as `column` does, with cells such as 51 kg as numbers unless it holds names. like:
         the same column of the training file. Raises `DataError` for another unit than there."""
         column = self.column(file, name)
-        if name in (self.label, self.owner, *self.categorical):
+        if name in (*self.label_columns, self.owner, *self.categorical):
             return column
         column = words.measured(column, file.path, self.cell_format, like is not None)
         if like is not None and column.unit and like.unit and column.unit.casefold() != like.unit.casefold():
@@ -224,9 +285,9 @@ class TableSource(Source):
         """Return the columns to learn from; raises `DataError` for keys that name no column of the file."""
         columns = file.columns
         apart = self.apart
-        if self.label in (self.owner, self.group_column):
-            role = "owner" if self.label == self.owner else "group"
-            raise DataError(f"{file.path}: label and {role} are both '{self.label}'; they must be two columns")
+        for role, name in (("owner", self.owner), ("group", self.group_column)):
+            if name in self.label_columns:
+                raise DataError(f"{file.path}: label and {role} are both '{name}'; they must be two columns")
         if self.group is not None and not isinstance(self.group, str):
             raise DataError(f"{file.path}: group.pattern is for file names; name the column of the groups of a table")
         if self.group == "owner" and self.owner is None:
@@ -234,9 +295,9 @@ class TableSource(Source):
         without = {*apart, *self.drop, *(name for name in file.index if name not in self.categorical)}
         chosen = [name for name in columns if name not in without] if self.features is None else list(self.features)
         keys = {
-            "label": [self.label],
-            "owner": apart[1:2] if self.owner is not None else [],
-            "group": apart[-1:] if self.group_column is not None else [],
+            "label": self.label_columns,
+            "owner": [] if self.owner is None else [self.owner],
+            "group": [] if self.group_column is None else [self.group_column],
             "features": chosen,
             "categorical": self.categorical,
             "drop": self.drop,
@@ -278,7 +339,7 @@ class TableSource(Source):
 
     def _columns(self, files: Sequence[TableFile], features: Sequence[str]) -> list[dict[str, Column]]:
         """Return the columns that are used, in each file: features, label, owner and group."""
-        apart = [self.label] if self.owner is None else [self.label, self.owner]
+        apart = [*self.label_columns, *([] if self.owner is None else [self.owner])]
         of_groups = [] if self.group_column in (None, self.owner) else [str(self.group_column)]
         for file in files[1:]:
             for name in of_groups:
@@ -305,7 +366,7 @@ class TableSource(Source):
         columns = {}
         for name, texts in self.texts(file, list(worded)).items():
             columns[name] = encoding.as_known(texts, worded[name], self.cell_format)
-            if not {*worded[name]} & {*(columns[name].words or ())} and name not in (self.label, self.owner):
+            if not {*worded[name]} & {*(columns[name].words or ())} and name not in (*self.label_columns, self.owner):
                 read = self.column(file, name)
                 columns[name] = read if read.is_numeric() and name not in self.categorical else columns[name]
         return columns
@@ -314,12 +375,14 @@ class TableSource(Source):
         """Refuse columns that lack values or are misread; return notes on their words."""
         notes: list[str] = []
         for name, column in columns.items():
+            if name in self._unrecorded:
+                continue
             if self.incomplete == "refuse":
                 cells.refuse_missing(column, path, name in self.apart)
             if name in self.apart:
                 if self.missing is None:
-                    roles = {self.group_column: "group", self.owner: "owner", self.label: "label"}
-                    words.refuse_missing_marks(column, path, roles[name])
+                    roles = {self.group_column: "group", self.owner: "owner"}
+                    words.refuse_missing_marks(column, path, roles.get(name, "label"))
                 continue
             if column.words is None:
                 column.as_numbers(path)  # refuses infinite ones
@@ -331,7 +394,8 @@ class TableSource(Source):
     def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:
         """Return the columns without the rows that lack a value that is needed, and a note on how many these were."""
         imputes = self.incomplete == "impute"
-        needed = [column for name, column in columns.items() if not imputes or name in self.apart]
+        names = [name for name in columns if name not in self._unrecorded and (not imputes or name in self.apart)]
+        needed = [columns[name] for name in names]
         incomplete = cells.incomplete_rows(needed, file.rows)
         count = int(incomplete.sum())
         if not count:
