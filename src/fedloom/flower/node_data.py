@@ -133,7 +133,9 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
     shared = {"val": agreed.val} if agreed.split is None else {"split": agreed.split.model_dump()}
     split = {} if keys.keys() & {*_SPLITS} else shared
     try:
-        described = parse({"scenario": {**split, **keys, "partition": "iid", "clients": 1}}).scenario
+        described = parse(
+            {"scenario": {**split, **keys, "labels": agreed.labels, "partition": "iid", "clients": 1}}
+        ).scenario
         source, _ = described.parts()
         paths = {name: file.absolute().parent / value for name, value in source if isinstance(value, Path)}
         splits = load_splits(source.model_copy(update=paths))

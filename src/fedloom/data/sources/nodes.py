@@ -35,7 +35,9 @@ class Nodes(Source):
     keys_added_later = frozenset({"impute"})
 
     classes: tuple[str, ...] = Field(
-        min_length=2, description="Names of all classes, in the order of their numbers.", examples=[["well", "ill"]]
+        min_length=2,
+        description="Names of all classes, or labels, in the order of their numbers.",
+        examples=[["well", "ill"]],
     )
     shape: tuple[int, ...] | None = Field(
         None, description="Shape of a sample; null takes the length of `features`.", examples=[[1, 28, 28]]
@@ -146,6 +148,7 @@ class Nodes(Source):
         rng, shape = np.random.default_rng(0), (_EACH * len(self.classes), *self.input_shape)
         x = rng.integers(0, 256, shape, np.uint8) if self.values == "bytes" else rng.normal(size=shape)
         y = torch.arange(len(self.classes)).repeat(_EACH)
+        y = torch.nn.functional.one_hot(y) if self.labels == "multi" else y
         stored = torch.from_numpy(x if self.values == "bytes" else x.astype(np.float32))
         return Dataset(stored, y, self.classes, *self._scale(), features=self.features or ())
 
@@ -215,14 +218,19 @@ class Nodes(Source):
 
     def _labels(self, data: Dataset, origin: str) -> Tensor:
         rank = {name: label for label, name in enumerate(self.classes)}
-        present = [data.classes[class_id] for class_id in np.unique(data.y.numpy())]
+        present = data.classes if data.multi else [data.classes[class_id] for class_id in np.unique(data.y.numpy())]
         unknown = next((name for name in present if name not in rank), None)
         if unknown is not None:
             class_list, twin = ", ".join(self.classes)[:200], twin_of(unknown, self.classes)
             hint = "" if twin is None else f"; write '{twin[:40]}'"
             raise DataError(f"{origin}: class '{unknown[:40]}' is none of the federation's: {class_list}{hint}")
         # -1 is never taken: classes without a sample here may have any name.
-        return torch.tensor([rank.get(name, -1) for name in data.classes])[data.y]
+        ids = torch.tensor([rank.get(name, -1) for name in data.classes])
+        if not data.multi:
+            return ids[data.y]
+        y = torch.full((len(data), len(self.classes)), -1)  # labels that the node does not record
+        y[:, ids] = data.y
+        return y
 
 
 def _by_column(features: Sequence[str], columns: Collection[str]) -> dict[str, dict[str, str]]:

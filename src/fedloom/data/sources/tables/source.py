@@ -105,6 +105,8 @@ class TableSource(Source):
             raise ConfigError("scenario.label: several labels a sample are read with labels: multi; add it")
         if self.labels == "multi" and (not self.label or isinstance(self.label, str) is (self.label_separator is None)):
             raise ConfigError("scenario.label: labels: multi reads a list of columns, or one column by label_separator")
+        if len({*self.label_columns}) < len(self.label_columns):
+            raise ConfigError(f"scenario.label: {list(self.label)} names a column twice")
         if self.no_label is not None and self.label_separator is None:
             raise ConfigError("scenario.no_label is a word of the column that label_separator parts; add it")
         return self
