@@ -193,8 +193,7 @@ def one_hot_hint(x: np.ndarray, y: np.ndarray) -> str:
     if y.ndim != 2 or x.ndim == 0 or len(x) != len(y) or y.dtype.kind not in "biuf":
         return ""
     if np.isin(y, (0, 1, -1)).all():
-        several = int(((y == 1).sum(1) != 1).sum() if (y >= 0).all() else len(y))
-        if not several:
+        if not (several := multi_label_rows(y)):
             return "; one-hot labels [n, C] become class ids by y.argmax(1)"
         return (
             f"; {several:,} of {len(y):,} rows hold no 1 or several: multi-label data, where argmax would mislabel "
@@ -203,6 +202,13 @@ def one_hot_hint(x: np.ndarray, y: np.ndarray) -> str:
     if y.dtype.kind == "f" and (y >= 0).all() and np.allclose(y.sum(1), 1, atol=1e-3):
         return "; probabilities [n, C] become class ids by y.argmax(1)"
     return "; several values for each sample; take the column of the classes, such as y[:, 0]"
+
+
+def multi_label_rows(y: np.ndarray) -> int:
+    """Count the rows of labels [n, L] that are not one-hot, so that they are no class ids; 0 for other labels."""
+    if y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind not in "biuf" or not np.isin(y, (0, 1, -1)).all():
+        return 0
+    return int(((y == 1).sum(1) != 1).sum() if (y >= 0).all() else len(y))
 
 
 def _values(x: np.ndarray, origin: str) -> np.ndarray:

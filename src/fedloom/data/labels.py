@@ -216,6 +216,11 @@ def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[
     counts = np.add(train, test).tolist() if split_from_one else train
     parts = [f"{origin} ({part})" if split_from_one else origin for origin, part in zip(origins, PARTS, strict=True)]
     notes = twins_note(origins[0], "classes", dict(zip(classes, counts, strict=True)))
+    for separator in "|;,":
+        parts_of = {name: {word.strip() for word in name.split(separator)} for name in classes if separator in name}
+        if joined := [name for name, words in parts_of.items() if words <= {*classes}]:
+            keys = f"labels: multi with label_separator: '{separator}' reads several labels a sample"
+            notes.append(f"{origins[0]}: classes that name others ({len(joined)}), such as '{joined[0]}'; {keys}")
     if sum(count > 0 for count in counts) == 1:
         notes.append(f"{origins[0]}: all samples are of one class, '{classes[int(np.argmax(counts))]}'")
     for part, present, elsewhere in ((parts[1], test, train), (parts[0], train, test)):

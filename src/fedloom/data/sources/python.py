@@ -342,7 +342,8 @@ def _stacked(
 def _looks(x: np.ndarray, y: np.ndarray) -> str:
     """Return the shape and dtype that the samples of all sets must share."""
     kind = {"i": "whole", "u": "whole", "U": "words as"}.get(y.dtype.kind, str(y.dtype))
-    return f"{'bytes' if x.dtype == np.uint8 else 'numbers'} of shape {x.shape[1:]} with {kind} labels"
+    values = "bytes" if x.dtype == np.uint8 else "numbers"
+    return f"{values} of shape {x.shape[1:]} with {kind} labels of shape {y.shape[1:]}"
 
 
 _SUPPORTED_DATA = (

@@ -49,7 +49,7 @@ def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: 
     )
     if by_label:
         cells = zip(picture["classes"], *(by_label[key] for key in ("positives", "recorded", "clients")), strict=True)
-        shown = ", ".join(f"{name} {n:,} of {of:,} ({clients})" for name, n, of, clients in cells)
+        shown = ", ".join(f"{name}: {n:,} of {of:,} ({clients})" for name, n, of, clients in cells)
         console.print(f"  positives of recorded samples (and clients that record): {escape(shown)}", soft_wrap=True)
     if picture["feature_shift"] is not None:
         console.print(

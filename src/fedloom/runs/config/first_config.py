@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 
@@ -20,11 +21,14 @@ from fedloom.core.errors import ConfigError, DataError, printable, suggest_name
 from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
+from fedloom.data.dataset import multi_label_rows
 from fedloom.data.findings import DataFinding
 from fedloom.data.sources.files import open_files
 from fedloom.data.sources.hf import splits_by_part
+from fedloom.data.sources.npz import read_npz
 from fedloom.data.sources.pixels import is_image
 from fedloom.data.sources.source import SOURCES, Splits, configure_source
+from fedloom.data.views import positives
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.config.table_keys import Ask, Keys, mend, table_keys
 from fedloom.runs.setup import Setup
@@ -114,6 +118,8 @@ def _yaml(value: Any) -> str:
 # -- settings ----------------------------------------------------------------------------------------------------------
 def _refuse_single_class(splits: Splits, name: str) -> None:
     classes = splits.train.classes
+    if splits.train.multi:
+        return
     held = [class_name for class_name, count in zip(classes, _class_counts(splits), strict=True) if count]
     if len(held) < 2:
         others = ", ".join(class_name for class_name in classes if class_name not in held)[:100]
@@ -124,7 +130,8 @@ def _refuse_single_class(splits: Splits, name: str) -> None:
 
 
 def _class_counts(splits: Splits) -> list[int]:
-    counts: list[int] = torch.bincount(splits.train.y, minlength=splits.train.num_classes).tolist()
+    held = positives(splits.train.y.numpy())[1]
+    counts: list[int] = np.bincount(held, minlength=splits.train.num_classes).tolist()
     return counts
 
 
@@ -156,6 +163,8 @@ def _partitions(splits: Splits) -> list[Keys]:
     count = max(2, min(_MAX_CLIENTS, rows // _ROWS_OF_CLIENT))
     clients = count, f"{rows:,} training samples, about {rows // count:,} each"
     few = "no owners are known, and a class has too few samples for unequal mixes: equal shares at random"
+    if splits.train.multi:
+        return [{"partition": ("iid", "samples have several labels, and no owners are known"), "clients": clients}]
     return [
         {
             "partition": ("dirichlet", "no owners are known: clients get unequal mixes of the classes"),
@@ -178,7 +187,12 @@ def _settings(splits: Splits, clients: int, smallest_client: int) -> dict[str, K
     local, tested = ("local", "each owner's own") if splits.owner_count >= 2 else ("global", "all")
     metrics, why = [], "balanced accuracy and macro F1 are recorded anyway; add auroc, brier and others here"
     counts, rows = _class_counts(splits), len(splits.train)
-    if min(counts) * len(counts) < _RARE * rows:  # accuracy says little about this class
+    if splits.train.multi:
+        metrics, why = (
+            ["auroc"],
+            "of each label, over the samples that record it; add average_precision and others here",
+        )
+    elif min(counts) * len(counts) < _RARE * rows:  # accuracy says little about this class
         rarest = splits.train.classes[counts.index(min(counts))]
         rare = f"class {rarest} is rare ({100 * min(counts) / rows:.1f} % of the training samples)"
         metrics, why = ["auroc"], f"{rare}: accuracy hides it; balanced accuracy and macro F1 are recorded anyway"
@@ -258,7 +272,10 @@ def _source(data: str, label: str | None, owner: str | None, ask: Ask | None) ->
     if path.is_dir():
         return _folder(path)
     if kind == ".npz":
-        return path.stem, {"source": ("npz", ""), "path": (str(path), "")}
+        arrays = read_npz(path, ())
+        rows = max((multi_label_rows(arrays[key]) for key in arrays.keys() & {"y_train", "train_labels"}), default=0)
+        several = {"labels": ("multi", f"{rows:,} rows of labels hold no 1 or several")} if rows else {}
+        return path.stem, {"source": ("npz", ""), "path": (str(path), "")} | several
     if path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz"):
         return _pictures(path)
     hint = _HINTS.get(path.suffix.lower(), "need .csv, .parquet, .npz, or a folder or archive of pictures")
