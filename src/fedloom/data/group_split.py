@@ -23,7 +23,7 @@ def group_split(
 
     Args:
         groups: group of each row [n], numbered as the sorted ids.
-        labels: class of each row [n], or several labels [n, L], whose positives and rows keep their shares.
+        labels: class of each row [n], or several labels [n, L], of which positives and rows keep their shares.
         shares: of the parts, such as training, validation and test rows, with sum 1.
         rng: orders groups of equal weight.
         clients: client of each row [n]; each part then has about its share of every client's classes and rows.
@@ -31,16 +31,20 @@ def group_split(
 
     Returns the part of each row [n].
     """
-    rows, classes = of_classes = _class_cells(labels)
-    cells, kinds = [of_classes], [of_classes]
-    if clients is not None:
-        of_clients = np.arange(len(groups)), clients
-        cells = [(rows, clients[rows] * (classes.max(initial=0) + 1) + classes), of_clients]
-        kinds.append(of_clients)
-    placed = _Placement(groups, cells, rng)
+    rows, labels = positives(_with_rows(labels))
+    clients = None if clients is None else clients[rows]
+    cells = [labels] if clients is None else [clients * (labels.max(initial=0) + 1) + labels, clients]
+    placed = _Placement(groups[rows], cells, rng)
     placed.assign(np.repeat(np.array(shares, np.float64)[:, None], len(placed.totals), axis=1))
-    placed.spread(kinds, [range(len(shares))[part] for part in reached])
-    return placed.part[placed.position]
+    placed.spread([labels] if clients is None else [labels, clients], [range(len(shares))[part] for part in reached])
+    part = np.zeros(len(groups), np.int64)
+    part[rows] = placed.part[placed.position]
+    return part
+
+
+def _with_rows(labels: Indices) -> Indices:
+    """Return labels [n], and several labels [n, L] with one more that all rows have: else some would not count."""
+    return labels if labels.ndim == 1 else np.pad(labels, ((0, 0), (0, 1)), constant_values=1)
 
 
 def split_groups(
@@ -66,13 +70,11 @@ def deal_groups(dealt: Views, groups: Indices, labels: Indices, rng: np.random.G
 
     A client with rows in `dealt` only stays without a group if there are fewer groups than clients.
     """
-    rows = np.sort(dealt.order)
-    cell_rows, classes = _class_cells(labels[rows])
-    columns = np.unique(classes, return_inverse=True)[1]
-    placed = _Placement(groups[rows], [(cell_rows, columns)], rng)
-    of_clients = dealt.owner_of(len(labels))[rows[cell_rows]], columns
-    aims = np.zeros((len(dealt), int(columns.max(initial=-1)) + 1), np.int64)
-    np.add.at(aims, of_clients, 1)
+    labels, rows = _with_rows(labels), np.sort(dealt.order)
+    cell_rows, held = positives(labels[rows])
+    rows, (classes, columns) = rows[cell_rows], np.unique(held, return_inverse=True)
+    placed = _Placement(groups[rows], [columns], rng)
+    aims = dealt.class_counts(labels, int(classes.max(initial=0)) + 1)[:, classes]
     placed.assign(aims / aims.sum(0))
     placed.fill(np.flatnonzero(dealt.sizes))
     owner = np.full(len(labels), -1, np.int64)
@@ -80,24 +82,14 @@ def deal_groups(dealt: Views, groups: Indices, labels: Indices, rng: np.random.G
     return Views.from_owners(owner, len(dealt))
 
 
-_Cells = tuple[Indices, Indices]  # rows, and a value of each
-
-
-def _class_cells(labels: Indices) -> _Cells:
-    """Return a row and a class for each class that a sample holds; of several labels [n, L] also L for every row, or
-    rows without a positive would not count."""
-    return positives(labels if labels.ndim == 1 else np.pad(labels, ((0, 0), (0, 1)), constant_values=1))
-
-
 class _Placement:
     """Groups in the order in which they are placed: those first that hold the largest share q of a column.
 
-    Columns are the values that occur in `cells` (of each kind, such as classes); those of each kind together weigh as
-    much as those of the first. position: of each row's group in that order. part: of each group. totals: of q by
-    column.
+    Columns are the values that occur in `cells` (each [n], such as classes); those of all kinds together weigh as much
+    as those of the first. position: of each row's group in that order. part: of each group. totals: of q by column.
     """
 
-    def __init__(self, groups: Indices, cells: Sequence[_Cells], rng: np.random.Generator) -> None:
+    def __init__(self, groups: Indices, cells: Sequence[Indices], rng: np.random.Generator) -> None:
         ids, place = np.unique(groups, return_inverse=True)
         holder, column, rows, widths = _held(place, cells)
         # A client's rows count as much as all of its classes: else a part stays empty where each class is rare.
@@ -140,8 +132,8 @@ class _Placement:
             if sweep and not has_moved:
                 return
 
-    def spread(self, cells: Sequence[_Cells], reached: Sequence[int]) -> None:
-        """Give each of the `reached` parts a group of every value in `cells` that two groups hold: the
+    def spread(self, cells: Sequence[Indices], reached: Sequence[int]) -> None:
+        """Give each of the `reached` parts a group of every value in `cells` (each [n]) that two groups hold: the
         smallest one, from the other parts first, and never the last one of a value from a `reached` part."""
         holder, column, *_ = _held(self.position, cells)
         held = np.split(column, np.cumsum(np.bincount(holder))[:-1])
@@ -172,12 +164,12 @@ class _Placement:
             self.part[group], members[part] = part, 1
 
 
-def _held(place: Indices, cells: Sequence[_Cells]) -> tuple[Indices, Indices, Indices, Indices]:
+def _held(place: Indices, cells: Sequence[Indices]) -> tuple[Indices, Indices, Indices, Indices]:
     """Return group, column and number of rows of each pair that occurs, ordered by group, and the number of columns by
     kind. place: group of each row [n]; cells: see `_Placement`."""
-    codes = [np.unique(of, return_inverse=True)[1] for _, of in cells]
+    codes = [np.unique(of, return_inverse=True)[1] for of in cells]
     widths = np.array([int(of.max(initial=-1)) + 1 for of in codes])
     firsts, width = np.cumsum(widths) - widths, widths.sum()
-    keys = [place[rows] * width + first + of for (rows, _), first, of in zip(cells, firsts, codes, strict=True)]
+    keys = [place * width + first + of for first, of in zip(firsts, codes, strict=True)]
     pairs, rows = np.unique(np.concatenate(keys), return_counts=True)
     return pairs // width, pairs % width, rows, widths

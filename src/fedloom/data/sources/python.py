@@ -151,9 +151,8 @@ def from_torch(train: Any, test: Any | None = None, *, frozen: bool = False, **k
         keys.setdefault("classes", [str(name) for name in names])
     pictures = PictureNotes()
     twice = 0 if frozen else _READ_TWICE
-    multi = keys.get("labels") == "multi"
-    x, y = _items(train, "train", pictures, twice, multi)
-    rest = () if test is None else _items(test, "test", pictures, twice, multi)
+    x, y = _items(train, "train", pictures, twice)
+    rest = () if test is None else _items(test, "test", pictures, twice)
     return from_arrays(_ReadSamples(x, pictures), y, *rest, **keys)
 
 
@@ -179,16 +178,15 @@ def from_clients(
         keys.setdefault("classes", [str(name) for name in labelled])
     pictures = PictureNotes()
     twice = 0 if frozen else -(-_READ_TWICE // max(1, len(clients)))
-    multi = keys.get("labels") == "multi"
-    x, y, owner = _stacked(clients, "client", pictures, twice, multi)
+    x, y, owner = _stacked(clients, "client", pictures, twice)
     test: tuple[Any, ...] = (None, None)
     if isinstance(tests, list):
         if len(tests) != len(clients):
             raise DataError(f"from_clients: {len(tests)} test sets for {len(clients)} clients; give one each, or one")
-        x_test, y_test, keys["owners_test"] = _stacked(tests, "test set", pictures, twice, multi)
+        x_test, y_test, keys["owners_test"] = _stacked(tests, "test set", pictures, twice)
         test = x_test, y_test
     elif tests is not None:
-        test = _pair(tests, "tests", pictures, twice, multi)
+        test = _pair(tests, "tests", pictures, twice)
     splits = from_arrays(_ReadSamples(x, pictures), y, *test, owners=owner, **keys)
     if names is None:
         return splits
@@ -263,7 +261,7 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
     return [whole.rows(part) for part in rows]
 
 
-def _items(data: Any, part: str, pictures: PictureNotes, twice: int, multi: bool) -> tuple[np.ndarray, np.ndarray]:
+def _items(data: Any, part: str, pictures: PictureNotes, twice: int) -> tuple[np.ndarray, np.ndarray]:
     samples: list[np.ndarray] = []
     labels: list[Any] = []
     try:
@@ -281,7 +279,7 @@ def _items(data: Any, part: str, pictures: PictureNotes, twice: int, multi: bool
         if not isinstance(entry, tuple | list) or len(entry) != 2:
             raise DataError(f"from_torch: item {row} of {part} is a {type(entry).__name__}; need (sample, label)")
         sample, label = (as_array(value, f"from_torch: item {row} of {part}", pictures) for value in entry)
-        value = label.tolist() if multi and label.ndim == 1 else label.item() if label.size == 1 else None
+        value = label.item() if label.size == 1 else label.tolist() if label.ndim == 1 else None
         if label.dtype.kind not in "biufU" or value is None or (isinstance(value, float) and not value.is_integer()):
             shown, hint = f"{entry[1]!r:.60}".split("\n")[0], one_hot_hint(label[None], label[None])
             raise DataError(f"from_torch: label {row} of {part} is {shown}; need an integer or a word{hint}")
@@ -297,12 +295,12 @@ def _items(data: Any, part: str, pictures: PictureNotes, twice: int, multi: bool
                 f"from_torch: item {row} of {part} changes from reading to reading, and fedloom reads it once: "
                 "augmentation would be frozen; leave it to the section `augment`, or keep this reading (frozen=True)"
             )
-    if multi:
-        if len({np.shape(label) for label in labels}) > 1:
-            raise DataError(f"from_torch: labels of {part} are of several lengths; need one for each of the L labels")
+    if len({len(label) if isinstance(label, list) else type(label) for label in labels}) > 1:
+        raise DataError(
+            f"from_torch: labels of {part} are both words and numbers, or of several lengths; need one kind"
+        )
+    if isinstance(labels[0], list):  # several labels, or one-hot ones, which `from_arrays` refuses
         return np.stack(samples), np.array(labels)
-    if len({type(label) for label in labels}) > 1:
-        raise DataError(f"from_torch: labels of {part} are both words and numbers; need one kind")
     kind = np.str_ if isinstance(labels[0], str) else np.bool_ if isinstance(labels[0], bool) else np.int64
     try:
         return np.stack(samples), np.array(labels, kind)
@@ -315,17 +313,17 @@ def is_pair(data: Any, multi: bool = False) -> bool:
     return isinstance(data, tuple) and len(data) == 2 and np.ndim(as_array(data[1], "labels")) > multi
 
 
-def _pair(data: Any, name: str, pictures: PictureNotes, twice: int, multi: bool) -> tuple[np.ndarray, np.ndarray]:
-    if is_pair(data, multi):
+def _pair(data: Any, name: str, pictures: PictureNotes, twice: int) -> tuple[np.ndarray, np.ndarray]:
+    if is_pair(data):
         return as_array(data[0], name, pictures), as_array(data[1], name)
-    return _items(data, name, pictures, twice, multi)
+    return _items(data, name, pictures, twice)
 
 
 def _stacked(
-    datasets: Sequence[Any], what: str, pictures: PictureNotes, twice: int, multi: bool
+    datasets: Sequence[Any], what: str, pictures: PictureNotes, twice: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return all samples, all labels, and whose they are: the place of the dataset in the list."""
-    pairs = [_pair(data, f"{what} {place}", pictures, twice, multi) for place, data in enumerate(datasets)]
+    pairs = [_pair(data, f"{what} {place}", pictures, twice) for place, data in enumerate(datasets)]
     if not pairs:
         raise DataError("from_clients: the list is empty; need one dataset a client")
     for place, (x, y) in enumerate(pairs):

@@ -209,10 +209,12 @@ def error_in_scenario(content: Mapping[str, Any]) -> str | None:
             return f"{key}: need a number for each of the {width} {names} in every row"
     if clients["domain_counts"] and clients["domain_counts"] != clients["class_counts"]:
         return "class_counts and domain_counts are of different numbers of clients"
-    if any(len(of) != len(content.get("classes") or ()) for of in (content.get("labels") or {}).values()):
-        return "labels: need a number for each of the classes in every row"
-    if len(content.get("client_samples") or ()) not in (0, clients["class_counts"]):
-        return "client_samples and class_counts are of different numbers of clients"
+    by_label, width = content.get("labels") or {}, len(content.get("classes") or ())
+    if by_label and (
+        {len(of) for of in by_label.values()} != {width}
+        or len(content.get("client_samples") or ()) != clients["class_counts"]
+    ):
+        return "labels and client_samples: need a number for each of the classes and clients"
     if any(label >= len(content.get("classes") or ()) for label in content.get("empty_classes") or ()):
         return "empty_classes names a class that is not there"
     return None

@@ -101,14 +101,11 @@ class TableSource(Source):
     def _imputes_if_asked(self) -> "TableSource":
         if self.impute is not None and self.incomplete != "impute":
             raise ConfigError(f"scenario.impute is for incomplete: impute, and incomplete is {self.incomplete}")
-        if self.labels == "single" and (self.label_separator or not isinstance(self.label, str)):
-            raise ConfigError("scenario.label: several labels a sample are read with labels: multi; add it")
-        if self.labels == "multi" and (not self.label or isinstance(self.label, str) is (self.label_separator is None)):
-            raise ConfigError("scenario.label: labels: multi reads a list of columns, or one column by label_separator")
-        if len({*self.label_columns}) < len(self.label_columns):
-            raise ConfigError(f"scenario.label: {list(self.label)} names a column twice")
-        if self.no_label is not None and self.label_separator is None:
-            raise ConfigError("scenario.no_label is a word of the column that label_separator parts; add it")
+        ways = (not isinstance(self.label, str)) + (self.label_separator is not None)
+        is_odd = not self.label or len({*self.label_columns}) < len(self.label_columns)
+        if ways != (self.labels == "multi") or is_odd or (self.no_label and not self.label_separator):
+            need = "labels: multi reads a list of different columns, or one column with label_separator and no_label"
+            raise ConfigError(f"scenario.label = {self.label!r}: {need}; labels: single reads one column without them")
         return self
 
     @field_validator("missing", "drop", mode="before")
@@ -194,18 +191,8 @@ class TableSource(Source):
         part_origins = str(paths[0]), str(paths[-1])
         # Missing cells are NaN until `make_scenario` fills them, and `checked_splits` takes finite numbers alone.
         finite = parts if imputes is None else [replace(part, x=np.nan_to_num(part.x)) for part in parts]
-        splits = checked_splits(
-            ParsedSplits(
-                origin,
-                finite[0],
-                finite[1],
-                classes,
-                tuple(owners),
-                notes=tuple(notes),
-                part_origins=part_origins,
-                labels=self.labels,
-            )
-        )
+        parsed = ParsedSplits(origin, finite[0], finite[1], classes, tuple(owners), notes=tuple(notes))
+        splits = checked_splits(replace(parsed, part_origins=part_origins, labels=self.labels))
         pairs = [(name, word) for name in names for word in vocabulary[name] or [""]]
         titles = tuple(f"{name}={word}" if word else name for name, word in pairs)
         if imputes is not None:
