@@ -18,7 +18,7 @@ from fedloom.data.group_split import deal_groups, group_split, split_groups
 from fedloom.data.leak import group_notes, refuse_crossing_groups, repeated_samples_notes
 from fedloom.data.newcomers import HeldOut, LeftOutDomain, without_newcomers
 from fedloom.data.partitions.natural import Natural
-from fedloom.data.partitions.partition import PARTITIONS, Dealt, Partition, labels_only
+from fedloom.data.partitions.partition import PARTITIONS, Dealt, Partition
 from fedloom.data.scenario import Scenario, TestRows, impute_scenario, recording_notes, with_sets
 from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
@@ -85,9 +85,7 @@ def make_scenario(
 
     Args:
         name: name of the scenario.
-        splits: training and test samples.
-        partition: deals them.
-        clients: number of clients N.
+        splits, partition: training and test samples, and what deals them to N `clients`.
         val: share of each client's training samples, in [0, 1), that is held out for validation.
         streams: the root of randomness. The result depends only on its seed; each step has its own stream.
         split: replaces `val`, and takes the client's test samples from its own.
@@ -216,8 +214,7 @@ def _deal(
     if left_out is not None:
         dealt_set, test = left_out.labels_of_others(train, rows), left_out.labels_of_others(test, left_out.other_test)
     elif len(rows) < len(train):
-        domain, group = (None if ids is None else ids.numpy()[rows] for ids in (train.domain, train.group))
-        dealt_set = labels_only(train.y.numpy()[rows], train.classes, domain, train.domains, group)
+        dealt_set = train.without_values(rows)
     if test.classes != train.classes:  # unknown classes: no client's class mix covers them
         test = test.head(0)
     dealt = partition.deal(dealt_set, test, clients, rng)

@@ -140,15 +140,8 @@ class LabelFlip(Attack):
 
 @dataclass(frozen=True, slots=True)
 class AttackRound:
-    """The facts of a round that a bad client knows.
-
-    Attributes:
-        participants: how many clients take part.
-        bad: how many of these are bad.
-        unchanged: names of tree entries that are not attacked.
-        changes: names of upload entries that are changes already.
-        rng: the client's generator.
-    """
+    """The facts of a round that a bad client knows: how many clients take part, how many of these are bad, the names of
+    tree entries that are not attacked (unchanged) and of upload entries that are changes already, and its generator."""
 
     participants: int
     bad: int
@@ -158,23 +151,15 @@ class AttackRound:
 
 
 class UploadAttack(Attack):
-    """Base of attacks on uploads: clients train honestly and forge the result.
-
-    Attributes:
-        colludes: whether bad clients see each other's honest uploads.
-    """
+    """Base of attacks on uploads: clients train honestly and forge the result. colludes: whether bad clients see each
+    other's honest uploads."""
 
     colludes: ClassVar[bool] = False
 
     @abstractmethod
     def forge_change(self, change: Tensor, colluding: Tensor, round_: AttackRound) -> Tensor:
-        """Return the change that is sent instead of the honest one.
-
-        Args:
-            change: the honest change [n], float64.
-            colluding: [k, n], the honest changes of all bad participants with this entry, or only its own.
-            round_: the facts of the round that the client knows, and its random generator.
-        """
+        """Return the change that is sent instead of the honest one: change [n], float64. colluding: [k, n], the honest
+        changes of all bad participants with this entry, or only its own. round_: what the client knows of the round."""
 
     def forge_upload(
         self, honest: Record, received: Record, colluding: Sequence[Record], round_: AttackRound

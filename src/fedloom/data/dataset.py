@@ -115,6 +115,10 @@ class Dataset:
         ids: dict[str, Any] = {key: of[rows] for key in IDS if (of := getattr(self, key)) is not None}
         return replace(self, x=self.x[rows], y=self.y[rows], **ids)
 
+    def without_values(self, rows: np.ndarray) -> Dataset:
+        """Return the samples `rows` [m] without their values, x [m, 0]."""
+        return replace(self, x=self.x[:, :0]).take(torch.from_numpy(rows))
+
     def head(self, count: int) -> Dataset:
         """Return the first `count` samples, or all if there are fewer; memory is shared."""
         return self.take(slice(count))

@@ -60,13 +60,9 @@ def split_groups(
 
 
 def deal_groups(dealt: Views, groups: Indices, labels: Indices, rng: np.random.Generator) -> Views:
-    """Deal whole groups to clients, each with about the rows of every class that a row-wise dealing gives it.
-
-    Args:
-        dealt: the row-wise dealing; rows that it leaves out stay so.
-        groups: group of each row [n] of the whole set.
-        labels: class of each row [n], or several labels [n, L].
-        rng: orders groups of equal weight.
+    """Deal whole groups to clients, each with about the rows of every class that a row-wise dealing gives it: `dealt`,
+    whose left-out rows stay so. groups: of each row [n] of the whole set. labels: class of each row [n], or several
+    labels [n, L]. rng: orders groups of equal weight.
 
     A client with rows in `dealt` only stays without a group if there are fewer groups than clients.
     """

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from fedloom.core.errors import ConfigError, suggest_name
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.partition import labels_only
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Indices, Views
 
@@ -159,11 +158,10 @@ class LeftOutDomain:
 
     def labels_of_others(self, data: Dataset, rows: Indices) -> Dataset:
         """Return the labels of the rows of `data` from other domains, whose numbers close the gap."""
-        assert data.domain is not None, "a source with domains"
-        domain = data.domain.numpy()[rows]
+        others = data.without_values(rows)
+        assert others.domain is not None, "a source with domains"
         names = tuple(name for name in data.domains if name != self.name)
-        group = None if data.group is None else data.group.numpy()[rows]
-        return labels_only(data.y.numpy()[rows], data.classes, domain - (domain > self.index), names, group)
+        return replace(others, domain=others.domain - (others.domain > self.index).long(), domains=names)
 
     def add_to(self, scenario: Scenario, newcomer: Scenario) -> Scenario:
         """Return a scenario with the domain as its only newcomer (a scenario of one client)."""

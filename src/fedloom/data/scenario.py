@@ -34,22 +34,19 @@ class Scenario:
     """Clients and their data.
 
     Attributes:
-        train: views per client into `train_set`.
-        val: views per client into `train_set`.
-        test: views per client into `test_set`.
-        test_set: the global test set.
+        train, val: views per client into `train_set`.
+        test: views per client into `test_set`, the global test set.
         test_origin: "official" if `test_set` is the source's; otherwise it is the union of the clients' own test
             samples, the rows `test_rows` of the training set ("train") or of the training and then the official test
             set.
-        draws: how many draws the partition took.
-        accepted: how many of them it accepted.
+        draws, accepted: how many draws the partition took, and how many of them it accepted.
         public: samples that the server holds.
         attack: how the clients `bad` (ids, ascending) misbehave; their training data are changed already.
         remote: clients keep their samples to themselves; `train_set` is a stand-in, and views only get the right sizes.
         notes: sentences on unusual samples (`Splits.notes`).
         source_digest: digest of the source's samples before they were dealt, empty if unknown.
-        newcomers: clients that never train, with views into the same training samples.
-        newcomer_ids: their ids before they were held out and the other clients were renumbered.
+        newcomers: clients that never train, with views into the same training samples. newcomer_ids: their ids before
+            they were held out and the other clients were renumbered.
         by_owners: whether each client is an owner that the data came with.
         suspect: the column of `Dataset.suspect`; "none" where a key says that there are no groups.
 
@@ -244,13 +241,8 @@ def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int =
 
 
 def total_variation(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
-    """Return the total variation [...] of two distributions [..., C] that broadcast: half of sum |p - q|.
-
-    It is 0 for equal distributions, and 1 for those without a common class.
-
-    Args:
-        first: p.
-        second: q.
+    """Return the total variation [...] of two distributions p and q [..., C] that broadcast, half of sum |p - q|: 0 for
+    equal ones, 1 for those without a common class.
 
     Example:
         >>> float(total_variation([0.5, 0.5], [1.0, 0.0]))
@@ -337,18 +329,14 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
 
 
 def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, Any]:
-    """Return how samples must look for a net trained on `data`, as JSON values.
+    """Return how samples must look for a net trained on `data`, the training set, as JSON values.
 
     Keys: `shape` of one sample; `dtype` as stored: uint8, float32, or int64 for token ids; `mean` and `std` [c] that
     normalise stored values, or None; `white`: the stored value of a picture's brightest pixel, None for other
     data; `ids`: the number of token ids, and `words` those from id 2 on; `features`: the columns of a table, or
     "column=word"; `ranges`: for each feature the lowest and highest value, rounded outwards to about a tenth of their
     distance, which hides the exact value of a single person; `imputed`: only where missing cells are filled, by which
-    values.
-
-    Args:
-        data: the training set.
-        rows: numbers of the samples that clients train on, for `ranges`; None takes all.
+    values. rows: numbers of the samples that clients train on, for `ranges`; None takes all.
     """
     mean, std = (None if moments is None else moments.tolist() for moments in (data.mean, data.std))
     tokens = data.x.dtype == torch.int64

@@ -127,9 +127,7 @@ class DirichletEqual(Partition):
     """
 
     alpha: Alpha = Field(examples=[0.2])
-    max_draws: int = Field(
-        100_000, ge=1, description="Largest number of draws of a group before the partition is refused."
-    )
+    max_draws: MaxDraws = 100_000
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         labels = train.y.numpy()
@@ -249,11 +247,7 @@ class ExtendedDirichlet(Partition):
         description="Whether a client that holds its fair part of all samples gets none of the classes that follow, "
         "as in the released code.",
     )
-    min_samples: int = Field(
-        10,
-        ge=0,
-        description="Smallest number of training samples of a client; shares are drawn until all have as many.",
-    )
+    min_samples: MinSamples = 10
     max_draws: int = Field(
         1000, ge=1, description="Largest number of draws of classes, and of shares, before the partition is refused."
     )

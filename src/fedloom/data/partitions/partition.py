@@ -44,10 +44,9 @@ class Dealt:
     """The views of a partition, and how many draws it took.
 
     Attributes:
-        train: views per client into the training set.
-        test: views per client into the test set.
-        draws: how many draws the rejection loops needed.
-        accepted: how many of them were kept (one per loop; 0 if none could be, and the nearest one was changed).
+        train, test: views per client into the training and the test set.
+        draws, accepted: how many draws the rejection loops needed, and how many of them were kept (one per loop; 0 if
+            none could be, and the nearest one was changed).
         val: only from a partition that fixes the validation views too.
         test_rows: which samples the test views of such a partition index: the official test set, or the clients' own
             pool (see `fedloom.data.assemble.OwnSplit`).
@@ -139,8 +138,7 @@ def labels_only(
     Args:
         labels: [n], whole numbers from 0.
         classes: names of the classes; None takes "0" .. the largest label.
-        domain: origin of each sample [n], an index into `domains`; None if they have one origin.
-        domains: names of the origins.
+        domain: origin of each sample [n], an index into the names `domains`; None if they have one origin.
         group: number of each sample's group [n]; None if there are no groups.
     """
     y = torch.from_numpy(np.array(labels, dtype=np.int64))
@@ -171,25 +169,15 @@ def cut(shares: Shares, count: int | Indices) -> Indices:
 
 
 def deal_by_shares(labels: Indices, shares: Shares, rng: np.random.Generator) -> Views:
-    """Cut every class, shuffled, at cumulative shares, rounded down. The views are complete and disjoint.
-
-    Args:
-        labels: [n], int64.
-        shares: share of each client in each class [N, C]; columns sum to 1.
-        rng: shuffles the classes.
-    """
+    """Cut every class, shuffled by rng, at cumulative shares, rounded down. The views are complete and disjoint.
+    labels: [n], int64. shares: of each client in each class [N, C]; columns sum to 1."""
     class_sizes = np.bincount(labels, minlength=shares.shape[1])
     return deal_by_counts(labels, cut(shares.T, class_sizes[:, None]).T, rng)
 
 
 def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -> Views:
-    """Give each client random samples of each class. The views are disjoint; further samples stay unused.
-
-    Args:
-        labels: [n], int64.
-        counts: samples of each client and class [N, C], at most n_c in a column.
-        rng: draws the samples.
-    """
+    """Give each client random samples of each class. The views are disjoint; further samples stay unused. labels: [n],
+    int64. counts: samples of each client and class [N, C], at most n_c in a column. rng: draws the samples."""
     clients, num_classes = counts.shape
     owner = np.full(len(labels), -1, np.int64)
     for label, members in enumerate(shuffled_classes(labels, num_classes, rng)):
@@ -201,15 +189,11 @@ def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -
 def deal_alike(
     dealt: Views, labels: Indices, other_labels: Indices, num_classes: int, rng: np.random.Generator
 ) -> Views:
-    """Deal samples in the proportions of another dealing: each client gets the same share of each class, or of all
-    samples if these have several labels.
+    """Deal samples in the proportions of another dealing: each client gets the same share of each of the C =
+    `num_classes` classes, or of all samples if these have several labels. Classes that are not dealt there stay unused.
 
-    Args:
-        dealt: views that deal the first samples. Classes that it does not deal stay unused.
-        labels: labels of the samples that `dealt` deals [n], int64, or [n, L].
-        other_labels: labels of the samples to deal [n'], int64, or [n', L].
-        num_classes: C.
-        rng: shuffles the classes.
+    dealt: views that deal the first samples, with `labels` [n], int64, or [n, L]. other_labels: of the samples to deal
+    [n'] or [n', L]. rng: shuffles the classes.
     """
     if labels.ndim == 2:
         labels, other_labels = (np.zeros(len(of), np.int64) for of in (labels, other_labels))

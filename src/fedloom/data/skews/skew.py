@@ -34,13 +34,8 @@ class Skew(BaseModel):
     """The name under which it is registered."""
 
     def thin(self, train: Dataset, rows: Indices, rng: np.random.Generator) -> Indices:
-        """Return which of the training samples remain, ascending; called before the partition.
-
-        Args:
-            train: the training set.
-            rows: row numbers of its samples [m], int64.
-            rng: the skew's random stream.
-        """
+        """Return which of the training samples remain, ascending; called before the partition. rows: row numbers of
+        samples of the training set [m], int64. rng: the skew's random stream."""
         return rows
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:

@@ -163,15 +163,9 @@ class CachedSource(Source):
                     writer.add(f"{name}.{key}", tensor.numpy())
         train = splits.train
         learned = train.head(len(train) - splits.validation)
-        return {
-            "classes": train.classes,
-            "domains": train.domains,
-            "words": train.words,
-            "white": train.white,
-            "moments": training_moments(learned),
-            "validation": splits.validation,
-            "notes": splits.notes,
-        }
+        facts = {key: getattr(train, key) for key in ("classes", "domains", "words", "white")}
+        facts |= {"moments": training_moments(learned), "validation": splits.validation, "notes": splits.notes}
+        return facts
 
 
 class PublishedFiles(CachedSource):

@@ -140,10 +140,8 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
     validation in any usual spelling ("Train", "testing", "val_images", "Training Set", "seg_train" with "seg_test").
     Without a test folder, validation pictures are the test set. Parts match their classes by name.
 
-    Args:
-        names: names of all files, with / between folders.
-        classes: allowed names of class folders, in the order of their labels; None takes all folders, sorted.
-        origin: name of the set in messages.
+    names: of all files, with / between folders. classes: allowed names of class folders, in the order of their labels;
+    None takes all folders, sorted. origin: name of the set in messages.
 
     Raises `DataError` for a single class, for a class that only the test part has, for unclear parts, and for folders
     that all hold class folders of the same names.
@@ -255,13 +253,8 @@ def folder_findings(pictures: LabelledFiles, classes: Sequence[str]) -> list[Dat
     paths = [name.rpartition(f"{classes[label]}/")[2] for name, label in pictures]
     stem = _stem(paths)
     counts = Counter(match[2] for match in map(_PERSON.search, paths) if match)
-    is_person = GROUP_NAME.fullmatch(stem.rstrip(" _-")) or stem.rstrip(" _-").lower() in (
-        "p",
-        "pt",
-        "pat",
-        "sub",
-        "subj",
-    )
+    word = stem.rstrip(" _-")
+    is_person = GROUP_NAME.fullmatch(word) or word.lower() in ("p", "pt", "pat", "sub", "subj")
     if not is_person or len(counts) < 10 or len(paths) < 1.5 * len(counts) or sum(n > 1 for n in counts.values()) < 5:
         return []
     rule = f"{len(counts):,} names '{stem}' and a number in {len(paths):,} files, as of persons: {LEAK}"

@@ -106,8 +106,10 @@ class JoinedSources(ImageSource):
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         loaded = {name: part.load() for name, part in self.domain_sources().items()}
-        if name := next((name for name, splits in loaded.items() if splits.train.group is not None), None):
-            raise DataError(f"source domains: part {name} has groups, which are not kept; leave its key group out")
+        for name, splits in loaded.items():
+            splits.train.require_one_class(f"source domains: part {name}")
+            if splits.train.group is not None:
+                raise DataError(f"source domains: part {name} has groups, which are not kept; leave its key group out")
         classes = self._common_classes(loaded)
         chosen = [self._choose(name, splits) for name, splits in loaded.items()]
         whole = all(splits.train.x.dtype == torch.uint8 for splits in loaded.values())

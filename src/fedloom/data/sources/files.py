@@ -72,16 +72,8 @@ def package_folder(kind: str, package: str, name: str, content: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-_READ_ERRORS = (
-    OSError,
-    EOFError,
-    ValueError,
-    RuntimeError,
-    zlib.error,
-    lzma.LZMAError,
-    zipfile.BadZipFile,
-    tarfile.TarError,
-)
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError)
+_READ_ERRORS = (OSError, ValueError, RuntimeError, *_DAMAGED)
 ENCRYPTED = 1  # flag bit of encrypted members of a .zip
 _SHOWN_FOLDERS = 5  # in a note
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")

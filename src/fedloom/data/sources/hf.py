@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,17 +101,9 @@ class HuggingFace(ImageSource):
             )
             notes += about_tokens
         parts = [ParsedSamples(*part[:2], group=part[2]) for part in zip(x, labels, groups, strict=True)]
-        return ParsedSplits(
-            f"hf {self.dataset}",
-            parts[0],
-            parts[1],
-            classes,
-            tokens=self.text is not None,
-            words=words,
-            white=WHITE if self.text is None else None,
-            notes=tuple(notes),
-            part_origins=(f"hf {self.dataset}",) * 2 if test is None else None,
-        )
+        origin, kind = f"hf {self.dataset}", {"white": WHITE} if self.text is None else {"tokens": True}
+        parsed = ParsedSplits(origin, parts[0], parts[1], classes, words=words, notes=tuple(notes), **kind)
+        return parsed if test is not None else replace(parsed, part_origins=(origin, origin))
 
     def _fetch(self, split: str) -> Any:
         try:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -20,12 +20,7 @@ from fedloom.data.sources.files import Files
 from fedloom.data.sources.npz import PublishedImages
 from fedloom.data.sources.source import source
 
-_DTYPES: dict[int, np.dtype[Any]] = {
-    0x08: np.dtype(np.uint8),
-    0x09: np.dtype(np.int8),
-    0x0B: np.dtype(">i2"),
-    0x0C: np.dtype(">i4"),
-}
+_DTYPES = {code: np.dtype(kind) for code, kind in ((0x08, "u1"), (0x09, "i1"), (0x0B, ">i2"), (0x0C, ">i4"))}
 
 
 def parse_idx(raw: bytes, label: str) -> np.ndarray:

@@ -189,10 +189,8 @@ def owners_in_other_units(table: AuditedTable) -> Iterator[DataFinding]:
         cuts = {owner: np.quantile(parts[owner], [0.1, 0.25, 0.5, 0.75, 0.9]) for owner in large}
         factors = {owner: factor for owner in large if (factor := _between(cuts[owner], cuts[large[0]]))}
         if factors:
-            shown, factor = (
-                ", ".join(f"'{names[owner]}'" for owner in [*factors][:LISTED]),
-                next(iter(factors.values())),
-            )
+            shown = ", ".join(f"'{names[owner]}'" for owner in [*factors][:LISTED])
+            factor = next(iter(factors.values()))
             rule = f"owners {shown} differ from '{names[large[0]]}' {factor:g} times, as {_FACTORS[factor]} do"
             held = usable & np.isin(owners, [*factors])
             yield table.finding("mixed units", name, rule, "bring the owners to one unit in the file", held)

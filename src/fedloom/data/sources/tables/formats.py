@@ -229,11 +229,9 @@ def table_rows(
 ) -> NewRows:
     """Return the rows of a CSV or Parquet file, whose suffix tells the format.
 
-    Args:
-        path: the file.
-        features: as `TableSource` names them: a column, or "column=word". Other columns are ignored.
-        reading: how the run's own files are read (`Source.reading_keys`); keys of another format are ignored.
-        label: the column of the labels, if they are needed.
+    features: as `TableSource` names them: a column, or "column=word". Other columns are ignored. reading: how the run's
+    own files are read (`Source.reading_keys`); keys of another format are ignored. label: the column of the labels, if
+    they are needed.
 
     Raises `DataError` for what cannot be read, for missing values unless the run leaves such rows out, and for columns
     that are missing or of another kind.
