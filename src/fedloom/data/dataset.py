@@ -87,7 +87,8 @@ class Dataset:
     def __repr__(self) -> str:
         origins = f", {len(self.domains)} domains" if self.domain is not None else ""
         kind = str(self.x.dtype).removeprefix("torch.")
-        return f"Dataset({len(self)} samples of shape {self.input_shape}, {kind}, {self.num_classes} classes{origins})"
+        classes = f"{self.num_classes} {'labels' if self.multi else 'classes'}"
+        return f"Dataset({len(self)} samples of shape {self.input_shape}, {kind}, {classes}{origins})"
 
     def gather(self, indices: Tensor) -> Tensor:
         """indices [B] int64 -> normalised float32 [B, ...], where the data is; token ids stay int64 [B, L]."""

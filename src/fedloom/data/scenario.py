@@ -94,7 +94,8 @@ class Scenario:
         )
         further += [] if self.newcomers is None else [f"{self.newcomers.clients} newcomers"]
         further += [] if self.public is None else [f"{len(self.public)} public samples"]
-        lines = [f"{self.clients} clients, {self.num_classes} classes, samples of shape {self.train_set.input_shape}"]
+        classes = f"{self.num_classes} {'labels' if self.train_set.multi else 'classes'}"
+        lines = [f"{self.clients} clients, {classes}, samples of shape {self.train_set.input_shape}"]
         sizes = ((len(views.order), name) for views, name in ((self.train, "training"), (self.val, "validation")))
         lines.append(", ".join([*(f"{size} {name}" for size, name in sizes), f"{len(self.test_set)} test", *further]))
         return f"Scenario({short_repr(self.name)}: " + ";\n  ".join(lines) + ")"
