@@ -19,7 +19,7 @@ from fedloom.data.leak import group_notes, refuse_crossing_groups, repeated_samp
 from fedloom.data.newcomers import HeldOut, LeftOutDomain, without_newcomers
 from fedloom.data.partitions.natural import Natural
 from fedloom.data.partitions.partition import PARTITIONS, Dealt, Partition
-from fedloom.data.scenario import Scenario, TestRows, impute_scenario, recording_notes, with_sets
+from fedloom.data.scenario import Scenario, TestRows, impute_scenario, recorded_labels, with_sets
 from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Indices, Views, hold_out, matched_tests, select, split_three, starts
@@ -188,12 +188,28 @@ def make_scenario(
         suspect=splits.suspect,
     )
     refuse_crossing_groups(scenario)
-    scenario = replace(scenario, notes=scenario.notes + recording_notes(scenario) + group_notes(scenario))
+    scenario = replace(scenario, notes=scenario.notes + _recording_notes(scenario) + group_notes(scenario))
     scenario = scenario if moments is None else _with_moments(scenario, *moments)
     scenario = _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
     if not splits.rules and isinstance(public, Dataset) and bool(public.x.isnan().any()):
         raise ConfigError("scenario.public.incomplete = 'impute': the clients' source imputes nothing; take drop")
     return impute_scenario(scenario, splits.rules) if splits.rules else scenario
+
+
+def _recording_notes(scenario: Scenario) -> tuple[str, ...]:
+    """Return a note on labels that one client alone records. Raises `ConfigError` for a client that records none, and
+    so cannot learn."""
+    if not scenario.train_set.multi:
+        return ()
+    recorded = recorded_labels(scenario) > 0
+    without = np.flatnonzero(~recorded.any(1) & (scenario.train.sizes > 0))
+    if len(without):
+        raise ConfigError(
+            f"scenario.labels = multi: {len(without):,} of {scenario.clients:,} clients record none of the labels, the "
+            f"first client {without[0]} ({scenario.train.sizes[without[0]]:,} training samples); leave them out"
+        )
+    alone = [name for name, n in zip(scenario.class_names, recorded.sum(0), strict=True) if n == 1 < scenario.clients]
+    return (f"labels that one client alone records ({len(alone)}): {', '.join(alone)[:200]}",) if alone else ()
 
 
 def _deal(

@@ -180,22 +180,6 @@ def recorded_labels(scenario: Scenario) -> Indices:
     return scenario.train.class_counts(is_recorded, scenario.num_classes)
 
 
-def recording_notes(scenario: Scenario) -> tuple[str, ...]:
-    """Return a note on labels that one client alone records. Raises `ConfigError` for a client that records none, and
-    so cannot learn."""
-    if not scenario.train_set.multi:
-        return ()
-    recorded = recorded_labels(scenario) > 0
-    without = np.flatnonzero(~recorded.any(1) & (scenario.train.sizes > 0))
-    if len(without):
-        raise ConfigError(
-            f"scenario.labels = multi: {len(without):,} of {scenario.clients:,} clients record none of the labels, the "
-            f"first client {without[0]} ({scenario.train.sizes[without[0]]:,} training samples); leave them out"
-        )
-    alone = [name for name, n in zip(scenario.class_names, recorded.sum(0), strict=True) if n == 1 < scenario.clients]
-    return (f"labels that one client alone records ({len(alone)}): {', '.join(alone)[:200]}",) if alone else ()
-
-
 _SAMPLES = 500  # of each domain, for its figures of feature shift
 
 

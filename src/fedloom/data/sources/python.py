@@ -333,8 +333,8 @@ def _stacked(
 def _looks(x: np.ndarray, y: np.ndarray) -> str:
     """Return the shape and dtype that the samples of all sets must share."""
     kind = {"i": "whole", "u": "whole", "U": "words as"}.get(y.dtype.kind, str(y.dtype))
-    values = "bytes" if x.dtype == np.uint8 else "numbers"
-    return f"{values} of shape {x.shape[1:]} with {kind} labels of shape {y.shape[1:]}"
+    values, several = "bytes" if x.dtype == np.uint8 else "numbers", f" of shape {y.shape[1:]}" if y.ndim > 1 else ""
+    return f"{values} of shape {x.shape[1:]} with {kind} labels{several}"
 
 
 _SUPPORTED_DATA = (

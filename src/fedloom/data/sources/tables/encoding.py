@@ -106,19 +106,20 @@ def label_ids(columns: Sequence[Column], paths: Sequence[Path]) -> tuple[list[np
 _LABEL_CELLS = {"1": 1, "yes": 1, "true": 1, "0": 0, "no": 0, "false": 0, "-1": -1}
 
 
-def label_cells(column: Column, path: Path) -> np.ndarray:
-    """Return the cells [n] of one of several labels: 1, 0, or -1 where empty, int64. Raises `DataError`, with the path,
-    for other words."""
-    texts, codes = as_texts(column), list[int]()
-    for word in texts.words or ():
-        code = -1 if word in label_rules.MISSING_MARKS else _LABEL_CELLS.get(label_rules.folded(word))
-        if code is None:
+def label_cells(columns: Sequence[Column], path: Path) -> np.ndarray:
+    """Return labels [n, L] of a column each: 1, 0, or -1 where a cell is empty, int64. Raises `DataError`, with the
+    path, for other words."""
+    labels = []
+    for column in map(as_texts, columns):
+        codes = {word: _LABEL_CELLS.get(label_rules.folded(word)) for word in column.words or ()}
+        codes |= dict.fromkeys(codes.keys() & label_rules.MISSING_MARKS, -1)
+        if (odd := next((word for word, code in codes.items() if code is None), None)) is not None:
             need = "1 and 0, yes and no, or true and false, and an empty cell where it was not recorded"
-            raise DataError(
-                f"{path}: label '{column.name}' is '{word[:40]}' in {texts.counts()[word]:,} rows; need {need}"
-            )
-        codes.append(code)
-    return np.array([*codes, -1], np.int64)[np.where(texts.is_missing, -1, texts.values)]
+            count = column.counts()[odd]
+            raise DataError(f"{path}: label '{column.name}' is '{odd[:40]}' in {count:,} rows; need {need}")
+        cells = np.array([*codes.values(), -1], np.int64)
+        labels.append(cells[np.where(column.is_missing, -1, column.values)])
+    return np.stack(labels, 1)
 
 
 def separated_labels(

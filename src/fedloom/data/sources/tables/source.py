@@ -43,15 +43,10 @@ class TableSource(Source):
         examples=["ill", ["effusion", "nodule"]],
     )
     label_separator: str | None = Field(
-        None,
-        min_length=1,
-        description="With `labels: multi`, text between the labels where one column names all that a sample has.",
-        examples=["|"],
+        None, min_length=1, examples=["|"], description="With `labels: multi`, text between the labels in one column."
     )
     no_label: str | None = Field(
-        None,
-        description="With `label_separator`, the word for a sample without any of the labels.",
-        examples=["No Finding"],
+        None, examples=["No Finding"], description="With `label_separator`, the word for a sample without any label."
     )
     owner: str | None = Field(
         None,
@@ -211,8 +206,7 @@ class TableSource(Source):
     @property
     def apart(self) -> list[str]:
         """The columns that are no features: label, owner and group."""
-        names = (*self.label_columns, self.owner, self.group_column)
-        return list(dict.fromkeys(name for name in names if name is not None))
+        return list(dict.fromkeys(filter(None, (*self.label_columns, self.owner, self.group_column))))
 
     @property
     def label_columns(self) -> tuple[str, ...]:
@@ -236,13 +230,11 @@ class TableSource(Source):
         and the names of the classes."""
         held = [[table.pop(name) for name in self.label_columns] for table in tables]
         if self._unrecorded:
-            parts = zip(held, paths, strict=True)
-            ids = [np.stack([encoding.label_cells(of, path) for of in part], 1) for part, path in parts]
-            return ids, self.label_columns
-        of_files = [part[0] for part in held]
+            return [encoding.label_cells(*part) for part in zip(held, paths, strict=True)], self.label_columns
+        columns = [part[0] for part in held]
         if self.label_separator is None:
-            return encoding.label_ids(of_files, paths)
-        return encoding.separated_labels(of_files, paths, self.label_separator, self.no_label)
+            return encoding.label_ids(columns, paths)
+        return encoding.separated_labels(columns, paths, self.label_separator, self.no_label)
 
     def unused(self, file: TableFile) -> set[str]:
         """Return the columns that are no features, apart from label and owner."""
