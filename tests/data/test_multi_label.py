@@ -273,6 +273,7 @@ def test_nodes_record_different_labels():
     agreed = Nodes(labels="multi", classes=("c", "a", "b"), shape=(6,), values="numbers")
     own = from_arrays(X, Y[:, :2], X, Y[:, :2], labels="multi", classes="ab").train
     assert agreed.as_agreed(own, "n").y.tolist() == [[-1, *row] for row in Y[:, :2].tolist()]
+    assert agreed.as_agreed(own, "n", absent=0).y[:, 0].tolist() == [0] * 400
     assert agreed.placeholder_data().multi
     with pytest.raises(DataError, match="class 'b' is none of the federation's: c, a"):
         Nodes(labels="multi", classes=("c", "a"), shape=(6,), values="numbers").as_agreed(own, "n")

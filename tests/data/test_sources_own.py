@@ -92,7 +92,10 @@ class TooLong(torch.utils.data.Dataset):
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ([(X[0], torch.tensor([1, 0]))], r"labels of shape \(1, 2\); one-hot labels \[n, C\] become class ids by y.argmax"),
+        (
+            [(X[0], torch.tensor([1, 0]))],
+            r"labels of shape \(1, 2\); one-hot labels \[n, C\] become class ids by y.argmax",
+        ),
         ([(X[0], 0), (X[0], "a")], "labels of train are both words and numbers"),
         ([(X[0], 2**63)] * 3, "label 9223372036854775808 of train is no class"),
         ([], "train holds no items"),

@@ -141,7 +141,8 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
         splits = load_splits(source.model_copy(update=paths))
         datasets = {"train": splits.train, "test": splits.test}
         notes = [note for name, data in datasets.items() for note in nodes.notes(data, f"{file} ({name})")]
-        train, test = (nodes.as_agreed(data, f"{file} ({name})") for name, data in datasets.items())
+        absent = -1 if getattr(source, "label_separator", None) is None else 0  # a cell names all labels of its row
+        train, test = (nodes.as_agreed(data, f"{file} ({name})", absent) for name, data in datasets.items())
         _log_notes(file, (*splits.notes, *notes))
         return described, Splits(train, test, validation=splits.validation, notes=(*splits.notes, *notes))
     except FedloomError as error:

@@ -77,6 +77,8 @@ class HuggingFace(ImageSource):
 
     def parsed(self, train: Any, test: Any | None) -> ParsedSplits:
         """Parse two `datasets.Dataset`; without `test`, hold out a share of `train`."""
+        if self.labels == "multi":
+            raise DataError("scenario.labels = multi: source hf reads one label a sample; pass arrays to from_arrays")
         data, notes = [], []
         for part in (train,) if test is None else (train, test):
             plain, note = as_stored(part)

@@ -152,9 +152,10 @@ class Nodes(Source):
         stored = torch.from_numpy(x if self.values == "bytes" else x.astype(np.float32))
         return Dataset(stored, y, self.classes, *self._scale(), features=self.features or ())
 
-    def as_agreed(self, data: Dataset, origin: str) -> Dataset:
-        """Return `data` as the federation has agreed: its class ids, its features in its order, its scale. Raises
-        `DataError`, with `origin`, for other values, shapes, columns and classes."""
+    def as_agreed(self, data: Dataset, origin: str, absent: int = -1) -> Dataset:
+        """Return `data` as the federation has agreed: its class ids, its features in its order, its scale. absent: of
+        several labels the value of those that `data` do not name. Raises `DataError`, with `origin`, for other values,
+        shapes, columns and classes."""
         stored = {torch.uint8: "bytes", torch.float32: "numbers"}.get(data.x.dtype, "token ids")
         if stored != self.values:
             raise DataError(f"{origin}: samples are {stored}, those of the federation {self.values} (scenario.values)")
@@ -164,7 +165,7 @@ class Nodes(Source):
         if tuple(x.shape[1:]) != self.input_shape:
             sample_shape, agreed = list(x.shape[1:]), list(self.input_shape)
             raise DataError(f"{origin}: samples have shape {sample_shape}, those of the federation {agreed}")
-        y, features = self._labels(data, origin), self.features or ()
+        y, features = self._labels(data, origin, absent), self.features or ()
         return Dataset(x, y, self.classes, *self._scale(), features=features, group=data.group)
 
     def notes(self, data: Dataset, origin: str) -> list[str]:
@@ -216,7 +217,7 @@ class Nodes(Source):
             unknown[column] = unknown_cells(cells, agreed_words[column])
         return x, {column: count for column, count in unknown.items() if count}
 
-    def _labels(self, data: Dataset, origin: str) -> Tensor:
+    def _labels(self, data: Dataset, origin: str, absent: int) -> Tensor:
         rank = {name: label for label, name in enumerate(self.classes)}
         present = data.classes if data.multi else [data.classes[class_id] for class_id in np.unique(data.y.numpy())]
         unknown = next((name for name in present if name not in rank), None)
@@ -228,7 +229,7 @@ class Nodes(Source):
         ids = torch.tensor([rank.get(name, -1) for name in data.classes])
         if not data.multi:
             return ids[data.y]
-        y = torch.full((len(data), len(self.classes)), -1)  # labels that the node does not record
+        y = torch.full((len(data), len(self.classes)), absent)
         y[:, ids] = data.y
         return y
 
