@@ -119,7 +119,8 @@ def _numbers(pieces: Sequence[Tensor | list[float]]) -> list[float]:
 
 @torch.no_grad()
 def chosen_weights(phase: Choose, tree: Tree, consts: Consts) -> Tree:
-    """Return a client's weights, the rule of a phase applied. Raises `ConfigError` for an entry unlike the net's."""
+    """Return a client's weights with the entries that the rule of a phase sets; `tree` is not written. Raises
+    `ConfigError` for an entry that the net lacks, or that has another shape or kind of numbers."""
     entries = phase.rule(tree, consts)
     for name, value in entries.items():
         if name not in tree:

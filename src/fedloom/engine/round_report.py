@@ -28,7 +28,8 @@ class Seconds:
     def of_round(
         started: float, arrived: float, aggregated: float, observed: float, ended: float, results: Sequence[JobResult]
     ) -> Seconds:
-        """Divide a round by the times of these events. The observer's time counts nowhere."""
+        """Divide a round by the times at which it started, all results arrived, the server had aggregated, the observer
+        had observed, and the round ended. The observer's time counts nowhere."""
         # clients that train side by side take wall-clock time once
         train = min(sum(result.seconds for result in results), arrived - started)
         aggregate = aggregated - arrived + ended - observed
@@ -147,7 +148,8 @@ def gradient_ratios(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def balance_diagnostics(method: str, ratios: Mapping[str, float], round_: int, rounds: int) -> list[Diagnostic]:
-    """Return diagnostics of loss terms that dominate in round `round_`, or are inactive in the last measured one."""
+    """Return diagnostics of the loss terms that dominate or are inactive, by the ratios measured in round `round_`.
+    Inactive ones are reported in the last of `ROUNDS`, or of the run's rounds. Codes start with the method's name."""
     diagnostics = []
     for name, ratio in ratios.items():
         if ratio > DOMINATING:
@@ -180,7 +182,8 @@ def mean_terms(results: Sequence[JobResult]) -> dict[str, float]:
 
 
 def divergence(method: str, results: Sequence[JobResult], round_: int) -> list[Diagnostic]:
-    """Return a diagnostic if losses of participants are not finite in round `round_`. The run continues as it is."""
+    """Return a diagnostic if losses of participants are not finite in round `round_`. The run continues as it is. The
+    method's name begins its code; `results` are those of the participants."""
     diverged = sum(not all(math.isfinite(value) for value in result.terms.values()) for result in results)
     if not diverged:
         return []

@@ -53,7 +53,8 @@ def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective
 def loss_and_gradients(
     net: Net, batch: Batch, consts: Consts, phase: Train, parameters: Sequence[Tensor], *, keep_graph: bool = False
 ) -> tuple[Objective, Sequence[Tensor]]:
-    """Return the objective of a batch, and the gradients of its total by the parameters: zeros without influence."""
+    """Return the objective of a batch, and the gradients of its total in the order of the parameters. Parameters
+    without influence get zeros. With `keep_graph`, the net's consts allow for more gradients of the phase."""
     result = objective(net, batch, consts, phase)
     gradients = torch.autograd.grad(result.total, parameters, materialize_grads=True, retain_graph=keep_graph or None)
     return result, gradients

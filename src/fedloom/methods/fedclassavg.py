@@ -65,7 +65,8 @@ class FedClassAvg(fm.Method):
 
 def supervised_contrast(views: Sequence[Tensor], batch: fm.Batch, tau: float) -> Tensor:
     """Return the supervised contrastive loss [B] of the features [B, d] of several `views`, a mean over views (Khosla
-    et al. 2020, Eq. 2). Positives are all other rows of the label; without any the loss is 0."""
+    et al. 2020, Eq. 2). Positives are all other rows of the label; without any the loss is 0. Padded rows of `batch` do
+    not count."""
     z, size = normalize(torch.cat(list(views)), dim=1), len(batch.y)
     labels = batch.y.repeat(len(views))
     others = ~torch.eye(len(labels), dtype=torch.bool, device=z.device)

@@ -149,7 +149,8 @@ class FedCO2(fm.Method):
         return [fm.Train(self.mutual, options.mutual_epochs, nets=nets), local]
 
     def mutual(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        """Intra-client transfer, Eq. 4-5: KL(teacher || student), the teacher the other net at the round's start."""
+        """Intra-client transfer, Eq. 4-5: KL(teacher || student) on a `batch`; the teacher is the other net as it was
+        at the start of the round, `consts["teachers"]`."""
         bundle, terms = cast(fm.Bundle, net), {}
         to = {ONLINE: self.options.intra_to_online, OFFLINE: self.options.intra_to_offline}
         for student, teacher in ((ONLINE, OFFLINE), (OFFLINE, ONLINE)):

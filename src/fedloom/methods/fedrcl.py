@@ -49,7 +49,8 @@ class FedRCL(fm.Method):
 
 
 def relaxed_contrast(level: Tensor, batch: fm.Batch, tau: float, threshold: float) -> tuple[Tensor, Tensor]:
-    """Return contrast and penalty of each sample [B], as in `FedRCL`, for features of one `level` [B, c, ...]."""
+    """Return contrast and penalty of each sample [B] of a `batch`, as in `FedRCL`, for features of one `level` [B, c,
+    ...]."""
     directions = normalize(level.flatten(2).mean(2) if level.dim() > 2 else level, dim=1)
     cosines = directions @ directions.T
     counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask

@@ -152,7 +152,8 @@ def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: 
 
 def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Any) -> tuple[Tensor, Tensor | None]:
     """Return losses [B] and whether they are defined [B] (None if all are): -log(sum over positives of exp(s / tau) /
-    sum over the class's pool of exp(s / tau)), s the `scaled_similarities`. Others are finite and without meaning."""
+    sum over the class's pool of exp(s / tau)), s the `scaled_similarities` of features z [B, d] of a `batch` by
+    `options`. Losses of classes without a positive are finite and without meaning."""
     prototypes: Prototypes = consts["prototypes"]
     members = batch.y.unsqueeze(1) if prototypes.members is None else prototypes.members[batch.y]
     optional = prototypes.bias, prototypes.pool, prototypes.defined

@@ -72,7 +72,8 @@ def _adam(moments: Tensor, gradients: Sequence[Tensor], step: int, rate: float) 
 
 
 def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Yield the rows of batches [b] without end, each pass shuffled by `rng`; all in order where one batch has all."""
+    """Yield the rows of batches [b] without end, pass after pass, each shuffled by `rng`; all rows in order if `size`
+    is None or at least `samples`."""
     while True:
         if size is None or size >= samples:
             yield torch.arange(samples)

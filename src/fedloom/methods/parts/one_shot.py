@@ -142,7 +142,8 @@ class MeansRound(HeadRound):
 
 
 def features_and_label(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the head's input and the one-hot label [B, d + C]; outer products hold all class sums."""
+    """Return the head's input and the one-hot label [B, d + C] of a `batch` by `net`; outer products hold all class
+    sums."""
     labels = unit_rows(batch.y, net.head.out_features)
     return torch.cat([net.features(batch.x).double(), labels], 1)
 

@@ -63,7 +63,8 @@ def models_in(record: fm.Record, count: int) -> list[fm.Tree]:
 
 
 def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the cross-entropy of the trees `consts["models"]` on each sample [B, models], in evaluation mode."""
+    """Return the cross-entropy of the trees `consts["models"]` on each sample of a `batch` [B, models], in evaluation
+    mode."""
     logits = [net.functional.logits(tree, batch.x) for tree in consts["models"]]
     return torch.stack([fm.cross_entropy(scores, batch.y) for scores in logits], 1)
 
@@ -82,7 +83,8 @@ def require_same_net(tasks: fm.Tasks, net: str, option: str) -> None:
 def pair_predictors(
     method: fm.Method, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext, shared: str
 ) -> dict[str, fm.Predictor]:
-    """Return "personal", the bundle's first net, and the net `shared`, which is "global" if `state` is None."""
+    """Return, from a `server` with the tree "model", "personal", the bundle's first net, and the net `shared`, which is
+    "global" if `state` is None."""
     tree = method._full(server, state, ctx.task)
     shared_predictor = fm.Predictor(tree, lambda net, x: cast(fm.Bundle, net)[shared](x))
     return {"global": shared_predictor} if state is None else {"personal": fm.Predictor(tree), shared: shared_predictor}
