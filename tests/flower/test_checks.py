@@ -33,7 +33,7 @@ def states_of(correct=5, total=10, loss_sum=3.0):
 
 
 def check_tested(**tested):
-    return check_scored(tested, 0, ["personal"], EXAMPLE, 10, 100)
+    return check_scored(tested, 0, {"personal": EXAMPLE}, 10, 100)
 
 
 def test_an_honest_answer_passes():

@@ -45,7 +45,7 @@ def test_the_states_of_all_metrics_fit_with_many_classes(classes):
     limit = facts_limit(evaluator)
     assert len(message.facts) <= limit <= 9 * len(message.facts) + MAX_FACTS
     reply = read(message, EvalReply, limit)
-    tested = check_scored(reply.tested, 0, evaluator.names, evaluator.example_states(), 300, 10)
+    tested = check_scored(reply.tested, 0, dict.fromkeys(evaluator.names, evaluator.example_states()), 300, 10)
     assert tested["global"].value("auroc") == result.tested["global"].value("auroc")
 
 

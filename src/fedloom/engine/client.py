@@ -204,7 +204,7 @@ class Worker:
                 predictor, processed = self.adapt(loaded_net, predictor, ctx, test.indices)
                 samples += processed
             with staged(ctx, "test", self.method):
-                tested[name] = evaluator.states(loaded_net, predictor, ctx.client, split)
+                tested[name] = evaluator.states(loaded_net, predictor, ctx.client, split, test.bins.get(name))
         return EvalResult(ctx.client, tested, samples)
 
     def _random_numbers(self, ctx: ClientContext, prefix: str = "") -> GlobalGenerators:

@@ -146,6 +146,7 @@ class EvalJob:
     indices: Tensor  # the client's training samples [n_k], for methods that adapt
     split: str
     protocol: str | None = None  # None takes the run's main one
+    bins: Mapping[str, Tensor] = field(default_factory=dict)  # of a first test (`Evaluator.states`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,83 @@
-"""Confidence intervals of a test by a bootstrap of groups: whole groups are drawn again within each client."""
+"""Confidence intervals of a test by a bootstrap of groups: whole groups are drawn again within each client. Where the
+scores stay on nodes, by sums over the groups of each node (`group_sums`)."""
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import norm
 from scipy.stats import t as student
+from torch import Tensor
 
 from fedloom.core.text import is_share
+from fedloom.data.dataset import Dataset
 from fedloom.evaluation.metric import MetricStates, Scores
 from fedloom.evaluation.metrics.basic import SampleScores
+from fedloom.evaluation.metrics.ranks import bin_numbers, log_odds
 from fedloom.evaluation.protocols import Evaluator
 
 _FEW_GROUPS = 20  # with fewer, quantiles of the draws are too narrow
 
 Tested = Mapping[int, Mapping[str, MetricStates]]
+
+
+def group_sums(states: MetricStates, data: Dataset, by: str, bins: Tensor | None) -> MetricStates:
+    """Return the states of a node's test with sums over the groups of its test samples, or over samples (by "row").
+
+    They are the number of groups, the sums of k², k m and m² for k correct ones of m samples, and that of (sum of
+    I)², where I is the derivative of the pooled AUROC by a sample's weight, times all samples. bins: pooled counts of
+    scores [2, C, K]; None makes no sums.
+    """
+    samples = states.states.get(SampleScores.key)
+    if bins is None or not isinstance(samples, SampleScores):
+        return states
+    labels, rows = data.y.cpu()[samples.indices], samples.indices
+    _, group = torch.unique(rows if data.group is None or by == "row" else data.group.cpu()[rows], return_inverse=True)
+    moved = auroc_influence(bins, bin_numbers(log_odds(samples.logits.double()), bins.shape[2]), labels)
+    weights = torch.ones(len(rows)), samples.logits.argmax(1) == labels, moved
+    size, correct, moved = (group.bincount(of.double()) for of in weights)
+    sums = [correct @ correct, correct @ size, size @ size, moved @ moved]
+    samples = replace(samples, sums=torch.stack([torch.tensor(float(len(size))), *sums]))
+    return MetricStates(states.total, {**states.states, SampleScores.key: samples})
+
+
+def auroc_influence(bins: Tensor, numbers: Tensor, labels: Tensor) -> Tensor:
+    """The derivative of the mean AUROC by the weight of each sample [n] float64, times all samples.
+
+    bins: counts of all scores, of each class and of the others [2, C, K]. numbers: bin of each sample's scores [n, C].
+    labels: its class [n].
+    """
+    counts, total = bins.double(), bins[:, 0].sum()
+    positives, negatives = sums = counts.sum(2)
+    below = (counts.cumsum(2) - counts / 2) / sums[:, :, None]  # share of the class and of the others, [2, C, K]
+    by_class = (counts[0] * below[1]).sum(1) / positives
+    is_class = labels[:, None] == torch.arange(len(positives))
+    share = [of.T.gather(0, numbers) for of in below]
+    moved = torch.where(is_class, (share[1] - by_class) / positives, (1 - share[0] - by_class) / negatives)
+    return total * moved[:, ~by_class.isnan()].mean(1)
+
+
+def intervals_over_nodes(pooled: MetricStates, level: float) -> dict[str, Any]:
+    """Return the intervals of the accuracy and the AUROC of pooled samples, value ± t s, as `intervals` does, where
+    tests have made `group_sums`: of normal quantiles for 20 groups or more."""
+    samples = pooled.states.get(SampleScores.key)
+    count, *sums = samples.sums.tolist() if isinstance(samples, SampleScores) else (0.0,)
+    by_name, groups = dict[str, dict[str, float | None]](), int(count)
+    for name in ("accuracy", "auroc") if groups > 1 else ():
+        value, square = pooled.value(name), sums[-1]
+        if name == "accuracy":
+            square = max(0.0, sums[0] - 2 * value * sums[1] + value**2 * sums[2])
+        if math.isfinite(value):
+            quantile = (student(groups - 1) if groups < _FEW_GROUPS else norm).ppf((1 + level) / 2)
+            half = float(quantile) * math.sqrt(groups / (groups - 1) * square) / pooled.total
+            low, high = np.clip([value - half, value + half], 0, 1).tolist() if half else (None, None)
+            by_name[f"{name}_pooled"] = {"value": value, "low": low, "high": high, "undefined": 0}
+    method = f"t with {groups - 1} degrees of freedom" if groups < _FEW_GROUPS else "normal"
+    unit = {"by": "row" if groups == pooled.total else "group", "groups": groups}
+    return unit | {"method": method, "level": level, "draws": 0, "values": by_name}
 
 
 def intervals(

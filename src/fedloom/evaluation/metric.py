@@ -48,6 +48,7 @@ class Predictions:
         owners: the client that holds each sample, where a model is tested on other clients' data; else None.
         domains: the sample's domain, where a metric asks for it; else None.
         indices: the place of each sample in the tested data [B] int64, where they are known.
+        bins: counts of scores in a first test [2, C, K] int64, by which a second one counts them in finer bins.
     """
 
     logits: Tensor
@@ -57,6 +58,7 @@ class Predictions:
     owners: Groups | None = None
     domains: Groups | None = None
     indices: Tensor | None = None
+    bins: Tensor | None = None
 
     @functools.cached_property
     def predicted(self) -> Tensor:
@@ -324,6 +326,11 @@ class Scores:
     def loss(self) -> float:
         """The protocol's cross-entropy in nats."""
         return self.value("loss")
+
+    def with_pooled(self, again: Scores) -> Scores:
+        """The same scores with the pooled states of a second test."""
+        also = {name: scores.with_pooled(again.also[name]) for name, scores in self.also.items()}
+        return dataclasses.replace(self, pooled=again.pooled, also=also)
 
     def values(self) -> dict[str, float]:
         """Measures of the whole run by name; a metric that is not defined on these samples is left out."""

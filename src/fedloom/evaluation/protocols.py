@@ -166,13 +166,16 @@ class Evaluator:
             return 1  # there is one worker, and it would copy the weights to the device for each slice
         return max(1, -(-len(self._all_indices(split)) // (self.batch * _BATCHES_OF_SLICE)))
 
-    def states(self, live: LoadedNet, predictor: Predictor, client: int, split: str) -> MetricStates:
+    def states(
+        self, live: LoadedNet, predictor: Predictor, client: int, split: str, bins: Tensor | None = None
+    ) -> MetricStates:
         """The metric states of one test of a split, with the predictor's weights in the net `live`.
 
         `client` is whose test it is; -1, -2, ... for the first, second, ... slice of a test of the server's model.
+        bins: counts of all scores in a first test [2, C, K], which says where they need finer bins.
         """
         if self.data_kind == "local":
-            return self._test(live, predictor, split, self._views(split).tensor(client))
+            return self._test(live, predictor, split, self._views(split).tensor(client), bins=bins)
         if self.data_kind == "others":
             indices, owners = self._of_others(client, split)
             return self._test(live, predictor, split, indices, owners)
@@ -180,7 +183,7 @@ class Evaluator:
         if client < 0 and slices > 1:
             first = (-1 - client) * self.batch * _BATCHES_OF_SLICE
             indices = indices[first : first + self.batch * _BATCHES_OF_SLICE]
-        return self._test(live, predictor, split, indices)
+        return self._test(live, predictor, split, indices, bins=bins)
 
     def scores(self, split: str, tested: Mapping[int, Mapping[str, MetricStates]]) -> Scores:
         """The scores of all tests of a split: metric states by client or slice (as in `states`) and predictor."""
@@ -221,11 +224,12 @@ class Evaluator:
             raise ConfigError(f"evaluation.also = '{name}': the method offers {', '.join(sorted(offered))}")
         raise no_model_error("the method", f"{self.model_kind}/{self.data_kind}")
 
-    def example_states(self) -> MetricStates:
-        """Metric states of one made-up sample: states from other machines must have their types and shapes."""
+    def example_states(self, bins: Tensor | None = None) -> MetricStates:
+        """Metric states of one made-up sample: states from other machines must have their types and shapes. bins: as in
+        `states`."""
         logits, labels = torch.zeros(1, self.scenario.num_classes), torch.zeros(1, dtype=torch.int64)
         owners, domains = Groups(labels, self.scenario.clients), self._domains(self.scenario.test_set, labels)
-        predictions = Predictions(logits, labels, self.targets, self._scores_bytes, owners, domains, labels)
+        predictions = Predictions(logits, labels, self.targets, self._scores_bytes, owners, domains, labels, bins)
         states = MetricStates.new(predictions, self._kinds)
         return (states if self.model_kind == "global" else states.of_one_model()).portable()
 
@@ -281,7 +285,13 @@ class Evaluator:
 
     @torch.no_grad()
     def _test(
-        self, live: LoadedNet, predictor: Predictor, split: str, indices: Tensor, owners: Tensor | None = None
+        self,
+        live: LoadedNet,
+        predictor: Predictor,
+        split: str,
+        indices: Tensor,
+        owners: Tensor | None = None,
+        bins: Tensor | None = None,
     ) -> MetricStates:
         live.net.eval()
         data = self.scenario.test_set if split == "test" else self.scenario.train_set
@@ -299,7 +309,7 @@ class Evaluator:
                 rows = slice(start, start + self.batch)
                 held = None if owners is None else Groups(owners[first:][rows], self.scenario.clients)
                 origin = None if domains is None else Groups(domains.indices[rows].cpu(), domains.count)
-                further = self._scores_bytes, held, origin, block[rows]
+                further = self._scores_bytes, held, origin, block[rows], bins
                 predictions = Predictions(logits[rows], labels[rows], self.targets, *further)
                 states = MetricStates.merged([states, MetricStates.new(predictions, self._kinds)])
         return states if self.model_kind == "global" else states.of_one_model()

@@ -68,18 +68,17 @@ def check_trained(trained: JobResult, measured: bool, samples: int, terms: Colle
 def check_scored(
     tested: Mapping[str, PlainStates],
     adapted: int,
-    predictors: Collection[str],
-    example: MetricStates,
+    examples: Mapping[str, MetricStates],
     total: int | None,
     samples: int,
 ) -> dict[str, MetricStates]:
     """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
-    adapted: samples that adapting processed. total, samples: the client's test samples, if known, and its training
-    samples."""
-    if tested.keys() != set(predictors):
+    adapted: samples that adapting processed. examples: states by predictor. total, samples: the client's test samples, if
+    known, and its training samples."""
+    if tested.keys() != examples.keys():
         raise MessageError(
             f"it has results of {', '.join(sorted(tested))[:200] or 'nothing'}; asked for "
-            f"{', '.join(sorted(predictors))}"
+            f"{', '.join(sorted(examples))}"
         )
     for name, result in tested.items():
         if total is not None and result.total != total:
@@ -87,12 +86,12 @@ def check_scored(
     totals = {result.total for result in tested.values()}
     if len(totals) > 1:
         raise MessageError(f"its predictors were tested on {sorted(totals)} samples; need the same ones for all")
-    limit = 1000 * (samples + 1) * len(predictors)
+    limit = 1000 * (samples + 1) * len(examples)
     if adapted > limit:
         raise MessageError(f"it reports {adapted:,} samples to adapt to; {limit:,} at most")
     try:
         plain: dict[str, Any] = dict(tested)
-        return {name: states_from_plain(states, example) for name, states in plain.items()}
+        return {name: states_from_plain(states, examples[name]) for name, states in plain.items()}
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         raise MessageError(f"impossible metric states: {' '.join(str(error).split())[:200]}") from None
 

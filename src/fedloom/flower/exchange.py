@@ -230,8 +230,9 @@ class ReplyReader:
         evaluator = self._worker.evaluator_for(test.protocol)
         client, key = test.ctx.client, (test.ctx.client, test.split, evaluator.data_kind)
         total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
-        samples, example = self._registry.samples_of(client), evaluator.example_states()
-        tested = check_scored(reply.tested, reply.samples, evaluator.names, example, total, samples)
+        samples = self._registry.samples_of(client)
+        examples = {name: evaluator.example_states(test.bins.get(name)) for name in evaluator.names}
+        tested = check_scored(reply.tested, reply.samples, examples, total, samples)
         self._test_sizes[key] = next(iter(tested.values())).total
         return EvalResult(reply.client, tested, reply.samples)
 
@@ -244,7 +245,8 @@ class ReplyReader:
         if total is None and not any(states.total for states in reply.tested.values()):
             raise MessageError("it was tested on no samples, and a node that never trains needs test samples to join")
         samples = self._registry.samples_of(job.ctx.client)
-        return check_scored(reply.tested, 0, names, evaluator.example_states(), total, samples)
+        examples = dict.fromkeys(names, evaluator.example_states())
+        return check_scored(reply.tested, 0, examples, total, samples)
 
     def _read(self, message: Message | str, job: AnyJob, kind: type[R], limit: int = MAX_FACTS) -> tuple[Message, R]:
         if isinstance(message, str):

@@ -18,6 +18,7 @@ from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, Job, NewcomerResult
+from fedloom.evaluation.intervals import group_sums
 from fedloom.flower import wire
 from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
 from fedloom.flower.node_data import Scale, count_nodes, moments_of, node_scenario, node_source, nodes_of_scenario
@@ -227,9 +228,12 @@ class Node:
         if worker.evaluator_for(request.protocol).model_kind == "global":
             # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
-        job = EvalJob(ctx, from_bytes(message.body), state, self.indices, request.split, request.protocol)
-        result = worker.test(job)
-        result = replace(result, tested={name: states.portable() for name, states in result.tested.items()})
+        bins = {name: torch.tensor(counts) for name, counts in request.bins.items()}
+        job = EvalJob(ctx, from_bytes(message.body), state, self.indices, request.split, request.protocol, bins)
+        result, data, asked = worker.test(job), self.scenario.test_set, self.config.evaluation.intervals
+        by = "row" if asked is None else asked.by
+        tested = {name: group_sums(of, data, by, bins.get(name)) for name, of in result.tested.items()}
+        result = replace(result, tested={name: states.portable() for name, states in tested.items()})
         return wire.reply_with(result, request), b""
 
     def _serve(self, message: Message) -> tuple[Reply, bytes]:

@@ -83,6 +83,7 @@ class EvalRequest(Request, extra="forbid"):
     do: Literal["test"] = "test"
     split: Annotated[str, Field(pattern="^(test|val)$")]
     protocol: Name | None
+    bins: Mapping[Name, Sequence[Sequence[Sequence[Count]]]] = {}
 
 
 class ServeRequest(Request, extra="forbid"):
@@ -175,7 +176,8 @@ def request_for(job: AnyJob, identity: JoinRequest, state_round: int | None = No
     if isinstance(job, Job):
         return TrainRequest(measured=job.measured, stage=job.stage, **facts)
     if isinstance(job, EvalJob):
-        return EvalRequest(split=job.split, protocol=job.protocol, **facts)
+        bins = {name: counts.tolist() for name, counts in job.bins.items()}
+        return EvalRequest(split=job.split, protocol=job.protocol, bins=bins, **facts)
     return ServeRequest(**facts)
 
 

@@ -1,15 +1,19 @@
 """The tests of a run: which protocols the method offers, and the metric rows of a round and of its tests."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from torch import Tensor
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import listed
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, RoundReport, Worker
+from fedloom.engine.jobs import EvalResult
 from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
-from fedloom.evaluation.intervals import Tested, intervals
-from fedloom.evaluation.metrics.risk import at_threshold, best_threshold
+from fedloom.evaluation.intervals import Tested, intervals, intervals_over_nodes
+from fedloom.evaluation.metrics.risk import at_threshold, best_threshold, scores_in
 from fedloom.evaluation.own_metrics import check_own_metrics
 from fedloom.evaluation.protocols import Majority, majority, no_model_error
 from fedloom.methods.contract.contexts import Diagnostic
@@ -134,7 +138,9 @@ class ProtocolTests:
         if settings is None or not isinstance(evaluator, Evaluator):
             return {}
         rng, decided = self.federation.tasks[0].streams.numpy("intervals"), self._decided.get(protocol, lambda _: {})
-        tested, keys = self._last[protocol, "test"][1], settings.model_dump()
+        (scores, tested), keys = self._last[protocol, "test"], settings.model_dump()
+        if self.federation.scenario.remote:
+            return {"intervals": intervals_over_nodes(scores.pooled, settings.level)}
         return {"intervals": intervals(evaluator, tested, decided, rng, **keys)}
 
     def own_metrics(self, protocol: str) -> tuple[str, ...]:
@@ -243,14 +249,13 @@ class ProtocolTests:
             with federation.tasks[0].streams.isolated("test", round_, device=self.worker.device):
                 predictors = self._predictors(evaluator.model_kind, round_)
                 return score_rows(round_, evaluator.scores(split, predictors), protocol)
-        if evaluator.tests_on_clients(split):
-            tests = federation.tests(split, protocol)
-        else:
-            tests = federation.server_tests(split, evaluator.slices(split), protocol)
-        tested, adapted = {}, 0
-        for result in federation.engine.test(tests):
-            tested[result.client], adapted = result.tested, adapted + result.samples
+        results = self._tested(evaluator, protocol, split)
+        tested, adapted = {client: of.tested for client, of in results.items()}, sum(r.samples for r in results.values())
         scores = evaluator.scores(split, tested)
+        if bins := self._bins_for_second_test(round_, scores, evaluator):
+            again = {client: result.tested for client, result in self._tested(evaluator, protocol, split, bins).items()}
+            if again.keys() == tested.keys():  # else a node has gone meanwhile
+                scores = scores.with_pooled(evaluator.scores(split, again))
         if self.config.evaluation.decision is not None or self.config.evaluation.intervals is not None:
             self._last[protocol, split] = scores, tested
         if split == "test":
@@ -258,6 +263,30 @@ class ProtocolTests:
             self.client_details[protocol] = {str(client): of for client, of in scores.client_details.items()}
         rows = score_rows(round_, scores, protocol)
         return [*rows, new_row(round_, "samples_adapted", adapted)] if adapted else rows
+
+    def _tested(
+        self, evaluator: Evaluator, protocol: str, split: str, bins: Mapping[str, Tensor] | None = None
+    ) -> dict[int, EvalResult]:
+        federation = self.federation
+        if evaluator.tests_on_clients(split):
+            tests = federation.tests(split, protocol)
+        else:
+            tests = federation.server_tests(split, evaluator.slices(split), protocol)
+        return {r.client: r for r in federation.engine.test(replace(test, bins=bins or {}) for test in tests)}
+
+    def _bins_for_second_test(self, round_: int, scores: Scores, evaluator: Evaluator) -> dict[str, Tensor]:
+        """Return counts of scores by predictor if these scores, of one model, shall be counted again in finer bins, or
+        nodes shall make sums for intervals; nodes test a second time after the last round alone."""
+        remote, is_last = self.federation.scenario.remote, round_ == self.config.rounds
+        if evaluator.model_kind != "global" or (remote and not is_last):
+            return {}
+        needed = {}
+        for name, of in {evaluator.model_kind: scores, **scores.also}.items():
+            state = scores_in(of.pooled)
+            wants_sums = remote and self.config.evaluation.intervals is not None and scores.split == "test"
+            if state is not None and (wants_sums or state.needs_second_test):
+                needed[name] = state.bins
+        return needed
 
     def _predictors(self, kind: str, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
         federation = self.federation

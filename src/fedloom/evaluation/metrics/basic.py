@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -178,10 +178,14 @@ class DomainAccuracy(ByGroup):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleScores(Metric):
-    """The class scores of single samples [n, C], and their places in the data [n]. They never leave a node."""
+    """The class scores of single samples [n, C], and their places in the data [n]. They never leave a node.
+
+    sums: what a node sends instead, see `intervals.group_sums` [5] float64.
+    """
 
     logits: Tensor
     indices: Tensor
+    sums: Tensor = field(default_factory=lambda: torch.zeros(5, dtype=torch.float64))
     key: ClassVar[str] = "sample_scores"
 
     @classmethod
@@ -190,12 +194,18 @@ class SampleScores(Metric):
         return cls(predictions.logits.cpu(), predictions.indices.cpu())
 
     def merge(self, further: Self) -> Self:
-        return type(self)(torch.cat([self.logits, further.logits]), torch.cat([self.indices, further.indices]))
+        pairs = (self.logits, further.logits), (self.indices, further.indices)
+        return type(self)(*map(torch.cat, pairs), self.sums + further.sums)
 
     def compute(self) -> float:
         return math.nan
 
     def reduced(self) -> Self:
-        return type(self)(self.logits[:0], self.indices[:0])
+        return type(self)(self.logits[:0], self.indices[:0], self.sums)
+
+    def check(self, total: int) -> None:
+        most = torch.tensor([total, *[total**2] * 3, LARGEST_SUM], dtype=torch.float64)
+        if not bool(((self.sums >= 0) & (self.sums <= most)).all()):
+            raise ValueError(f"sums over groups that {total} samples cannot have")
 
     portable = reduced

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedloom.evaluation.metric import METRICS, AtLevel, Metric, Predictions
 from fedloom.evaluation.metrics.by_class import mean_of_defined, plain, weighted_mean
@@ -20,6 +21,7 @@ _LARGEST_ASINH = 12.0  # bins cover log odds up to sinh(12), some 80,000; the ou
 _LARGEST_SCORE = 1e15  # of a threshold
 _RISKS = (torch.arange(1, 100).double() / 100).logit()  # of a decision curve
 _PORTABLE_COUNTS = 1 << 16  # bins of all classes together that leave a node
+_FINE = 0.001  # bound of the error of an AUROC, above which bins are cut finer in a second test
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,12 +30,13 @@ class ClassScores(Metric):
 
     Above a limit of memory (`evaluation.scores_mib`) the scores are counted in bins that are equal on the scale of
     asinh. Within a bin every pair counts half, so the AUROC is off by at most half the share of pairs that share a
-    bin. That bound is reported.
+    bin. That bound is reported. If it is above 0.001, a second test cuts each bin by its share of the samples.
 
     Attributes:
         scores: log odds [n, C] float64, as `log_odds` gives them; no rows where they are counted.
         labels: true classes [n] int64.
         bins: numbers of samples of each class and of all others by score [2, C, B] int64; B = 0 where there are none.
+        pieces: equal parts of each of K equal bins [C, K] int64, which are the bins; K = 0 where bins are not cut.
         by_class: AUROC, average precision, the bound of the AUROC's error (NaN: exact) and samples of each class, then
             the value and the bound of each operating point [4 + 2 P, C] float64; [.., 0] where they are not yet
             computed.
@@ -44,6 +47,7 @@ class ClassScores(Metric):
     scores: Tensor
     labels: Tensor
     bins: Tensor
+    pieces: Tensor
     by_class: Tensor
     limit: int
     points: str
@@ -60,7 +64,8 @@ class ClassScores(Metric):
         scores, labels = log_odds(predictions.logits.cpu().double()), predictions.labels.cpu()
         bins = torch.zeros(2, scores.shape[1], 0, dtype=torch.int64)
         points = " ".join(kind.name for kind in kinds if issubclass(kind, OperatingPoint))
-        return cls(scores, labels, bins, _undefined(points), predictions.scores_bytes, points)._within_limit()
+        state = cls(scores, labels, bins, bins[0], _undefined(points), predictions.scores_bytes, points)
+        return state._within_limit() if predictions.bins is None else state.binned(pieces=_pieces(predictions.bins))
 
     def merge(self, further: Self) -> Self:
         if not (self.bins.shape[2] or further.bins.shape[2]):
@@ -68,22 +73,38 @@ class ClassScores(Metric):
             labels = torch.cat([self.labels, further.labels])
             return replace(self, scores=scores, labels=labels, by_class=_undefined(self.points))._within_limit()
         first, second = self.binned(), further.binned()
-        count = min(first.bins.shape[2], second.bins.shape[2])
-        bins = _coarser(first.bins, count) + _coarser(second.bins, count)
-        return first._without_scores(bins, _undefined(self.points))
+        if first.pieces.shape[1] and first.pieces.equal(second.pieces):
+            return first._without_scores(first.bins + second.bins, _undefined(self.points))
+        equal = first._equal_bins(), second._equal_bins()
+        count = min(bins.shape[2] for bins in equal)
+        bins = _coarser(equal[0], count) + _coarser(equal[1], count)
+        return replace(first, pieces=self.pieces[:, :0])._without_scores(bins, _undefined(self.points))
 
-    def binned(self, bins: int = BINS) -> Self:
-        """The same scores, counted in bins."""
+    def binned(self, bins: int = BINS, pieces: Tensor | None = None) -> Self:
+        """The same scores, counted in equal bins, or in `pieces` [C, K] of K equal ones."""
         if self.bins.shape[2]:
             return self
         classes = self.scores.shape[1]
-        place = (self.scores.asinh() + _LARGEST_ASINH) / (2 * _LARGEST_ASINH)
-        index = (place * bins).floor().clamp(0, bins - 1).long()
+        index = bin_numbers(self.scores, bins if pieces is None else pieces.shape[1], pieces)
         # Each class gets its own range of bins, so one bincount counts all classes.
+        bins = bins if pieces is None else int(pieces.sum(1).max())
         index += torch.arange(classes) * bins
         of_class = index.gather(1, self.labels[:, None]).flatten().bincount(minlength=classes * bins)
         others = index.flatten().bincount(minlength=classes * bins) - of_class
-        return self._without_scores(torch.stack([of_class, others]).view(2, classes, bins), self.by_class)
+        state = self if pieces is None else replace(self, pieces=pieces)
+        return state._without_scores(torch.stack([of_class, others]).view(2, classes, bins), self.by_class)
+
+    def _equal_bins(self) -> Tensor:
+        """The counts [2, C, K] in equal bins."""
+        if not self.pieces.shape[1]:
+            return self.bins
+        ends = pad(self.pieces.cumsum(1), (1, 0)).expand(2, -1, -1)
+        return pad(self.bins.cumsum(2), (1, 0)).gather(2, ends).diff()
+
+    @property
+    def needs_second_test(self) -> bool:
+        """Whether the bound of the error is so large that a second test shall count the scores in finer bins."""
+        return bool((self.values()[2] > _FINE).any())
 
     def values(self) -> Tensor:
         """The same as `by_class`, computed where it is not."""
@@ -96,7 +117,8 @@ class ClassScores(Metric):
         """Distinct scores of a class [T] float64, rising, or the middle of each bin, and the samples of the class and
         of all others that have them [T] int64."""
         if self.bins.shape[2]:
-            return _scores_of_bins(torch.arange(self.bins.shape[2]) + 0.5, self.bins.shape[2]), *self.bins[:, label]
+            edges, bins = self._edges(label)
+            return _scores_of_bins((edges[1:] + edges[:-1]) / 2, bins), *self.bins[:, label, : len(edges) - 1]
         distinct, index = torch.unique(self.scores[:, label], return_inverse=True)
         of_class = index[self.labels == label].bincount(minlength=len(distinct))
         return distinct, of_class, index.bincount(minlength=len(distinct)) - of_class
@@ -106,12 +128,21 @@ class ClassScores(Metric):
         of the bins; and the samples of the class and of all others at or above each [T + 1] float64."""
         scores, of_class, others = self.counts(label)
         if self.bins.shape[2]:
-            thresholds = _scores_of_bins(torch.arange(len(scores) + 1), len(scores))
+            thresholds = _scores_of_bins(*self._edges(label))
         else:
             scores = scores.clamp(-_LARGEST_SCORE, _LARGEST_SCORE)  # 1 more is another number, and JSON has it
             thresholds = torch.cat([scores[:1] - 1, (scores[1:] + scores[:-1]) / 2, scores[-1:] + 1])
         hits, alarms = (torch.cat([n.double().flip(0).cumsum(0).flip(0), torch.zeros(1)]) for n in (of_class, others))
         return thresholds, hits, alarms
+
+    def _edges(self, label: int) -> tuple[Tensor, int]:
+        """The edges of the bins of a class on a scale from 0 to K, and K."""
+        if not self.pieces.shape[1]:
+            return torch.arange(self.bins.shape[2] + 1).double(), self.bins.shape[2]
+        pieces, bins = self.pieces[label], self.pieces.shape[1]
+        whole = torch.arange(bins).repeat_interleave(pieces)
+        part = torch.arange(len(whole)) - (pieces.cumsum(0) - pieces)[whole]
+        return torch.cat([whole + part.double() / pieces[whole], torch.tensor([float(bins)])]), bins
 
     def curve(self, label: int) -> list[list[float]]:
         """Rows of a threshold, and the samples of the class and of all others at or above it, at falling thresholds.
@@ -128,12 +159,14 @@ class ClassScores(Metric):
         return sorted(rows, reverse=True)
 
     def reduced(self) -> Self:
-        return self._without_scores(self.bins[..., :0], self.values())
+        return replace(self, pieces=self.pieces[:, :0])._without_scores(self.bins[..., :0], self.values())
 
     def portable(self) -> Self:
         """The values, with the bins from which pooled values are made; only the values of a reduced state."""
         if not (len(self.scores) or self.bins.shape[2]):
             return self
+        if self.pieces.shape[1]:
+            return self._without_scores(self.bins, self.values())
         # A power of two, because `_coarser` needs a divisor of BINS.
         count = min(BINS, 1 << max(0, int(math.log2(_PORTABLE_COUNTS / self.bins.shape[1]))))
         return self._without_scores(_coarser(self.binned().bins, count), self.values())
@@ -142,6 +175,7 @@ class ClassScores(Metric):
         samples, shares = self.by_class[3], torch.cat([self.by_class[:2], self.by_class[4:]])
         shares = shares[~shares.isnan()]
         bins_fit = not self.bins.shape[2] or bool((self.bins.sum((0, 2)) == total).all())
+        bins_fit &= bool((self.pieces > 0).all()) and int(self.pieces.sum(1).max()) in (0, self.bins.shape[2])
         if not (bins_fit and bool((self.bins >= 0).all()) and bool(((shares >= 0) & (shares <= 1 + 1e-9)).all())):
             raise ValueError(f"bins or values of scores that {total} samples cannot have")
         if float(samples.sum()) != total:
@@ -335,6 +369,22 @@ def _undefined(points: str, classes: int = 0) -> Tensor:
 def _scores_of_bins(places: Tensor, bins: int) -> Tensor:
     """The log odds at places 0 to `bins` on the scale of the bins."""
     return (places.double() * (2 * _LARGEST_ASINH / bins) - _LARGEST_ASINH).sinh()
+
+
+def bin_numbers(scores: Tensor, bins: int, pieces: Tensor | None = None) -> Tensor:
+    """The bin of each score [n, C] int64, of equal `bins` or their `pieces` [C, bins]."""
+    place = (scores.asinh() + _LARGEST_ASINH) / (2 * _LARGEST_ASINH) * bins
+    index = place.floor().clamp(0, bins - 1).long()
+    if pieces is None:
+        return index
+    cut, first = (of.T.gather(0, index) for of in (pieces, pieces.cumsum(1) - pieces))
+    return first + ((place - index) * cut).floor().clamp(min=0).minimum(cut - 1.0).long()
+
+
+def _pieces(bins: Tensor) -> Tensor:
+    """How many parts each of K equal bins is cut into, by its share of the samples [C, K], from counts [2, C, K]."""
+    samples = bins.sum(0).double()
+    return (bins.shape[2] * samples / samples.sum(1, keepdim=True)).round().clamp(min=1).long()
 
 
 def _coarser(bins: Tensor, count: int) -> Tensor:

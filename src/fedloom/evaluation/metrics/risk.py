@@ -118,7 +118,7 @@ def _brier_parts(scores: Tensor, of_class: Tensor, others: Tensor) -> dict[str, 
 def best_threshold(states: MetricStates, label: int, rule: str, amount: float = 0.0) -> dict[str, float]:
     """The best threshold on the log odds of the class `label`, by a `rule` and its `amount` as in `evaluation.decision`
     (the highest of equal ones), with the numbers of positives and negatives; empty unless there are both."""
-    if (state := _scores_in(states)) is None:
+    if (state := scores_in(states)) is None:
         return {}
     thresholds, hits, alarms = state.cuts(label)
     positives, negatives = float(hits[0]), float(alarms[0])
@@ -138,7 +138,7 @@ def best_threshold(states: MetricStates, label: int, rule: str, amount: float = 
 
 def at_threshold(states: MetricStates, label: int, threshold: float | None) -> dict[str, float]:
     """The values of `DECISION` that are defined, for positive log odds of the class `label` from `threshold` on."""
-    if threshold is None or (state := _scores_in(states)) is None:
+    if threshold is None or (state := scores_in(states)) is None:
         return {}
     scores, of_class, others = state.counts(label)
     positive = scores >= threshold
@@ -149,7 +149,7 @@ def at_threshold(states: MetricStates, label: int, threshold: float | None) -> d
     return {name: right / (right + wrong) for name, (right, wrong) in by_name.items() if right + wrong}
 
 
-def _scores_in(states: MetricStates) -> ClassScores | None:
+def scores_in(states: MetricStates) -> ClassScores | None:
     """The state with the scores of one model; None without samples, and where several models were tested."""
     state = states.states.get(ClassScores.shared)
     return state if isinstance(state, ClassScores) and (len(state.scores) or state.bins.shape[2]) else None
