@@ -160,11 +160,14 @@ def test_nodes_send_bins_from_which_a_threshold_is_chosen(tmp_path):
     data = joined(config, tmp_path)
     val, decision = data.train_set.y[data.val.order], numbers["decision"]
     assert (decision["positives"], decision["negatives"]) == (int((val == 0).sum()), int((val == 1).sum()))
-    edge = (np.arcsinh(decision["threshold"]) + 12) / 24 * 4096
-    assert edge == pytest.approx(round(edge), abs=1e-6)
     assert all(0 < numbers["metrics"][name] <= 1 for name in DECISION)
-    assert numbers["intervals"]["groups"] == 0
-    assert risk_sentences(numbers)[1].startswith("No intervals: they need scores of single samples")
+    assert max(numbers["details"]["auroc"]["bound"]) < 0.001  # of bins that a second test has cut
+    found, rows = numbers["intervals"], len(data.test.order)
+    accuracy = found["values"]["accuracy_pooled"]["value"]
+    assert (found["by"], found["groups"], round(accuracy * rows, 9) % 1) == ("row", rows, 0)
+    half = 1.959964 * np.sqrt(accuracy * (1 - accuracy) / (rows - 1))
+    assert found["values"]["accuracy_pooled"]["high"] == pytest.approx(accuracy + half, abs=1e-6)
+    assert "auroc_pooled" in risk_sentences(numbers)[1]
 
 
 @pytest.mark.parametrize(

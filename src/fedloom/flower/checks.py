@@ -77,8 +77,7 @@ def check_scored(
     known, and its training samples."""
     if tested.keys() != examples.keys():
         raise MessageError(
-            f"it has results of {', '.join(sorted(tested))[:200] or 'nothing'}; asked for "
-            f"{', '.join(sorted(examples))}"
+            f"it has results of {', '.join(sorted(tested))[:200] or 'nothing'}; asked for {', '.join(sorted(examples))}"
         )
     for name, result in tested.items():
         if total is not None and result.total != total:

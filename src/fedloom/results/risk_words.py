@@ -29,8 +29,8 @@ def risk_sentences(numbers: Mapping[str, Any]) -> list[str]:
         none = ", ".join(name for name in intervals["values"] if name not in bounds)
         sentences.append(
             f"{100 * intervals['level']:g} % intervals of the test after the last round: {', '.join(texts) or 'none'}. "
-            f"By {intervals['draws']:,} draws of {intervals['groups']:,} {intervals['by']}s within clients, "
-            f"{intervals['method']}."
+            + (f"By {intervals['draws']:,} draws of" if intervals["draws"] else "By a linear approximation over")
+            + f" {intervals['groups']:,} {intervals['by']}s within clients, {intervals['method']}."
             + (" Too narrow where several rows belong to one person." if intervals["by"] == "row" else "")
             + (f" No interval of {none}: not defined, or always the same." if none else "")
         )

@@ -139,7 +139,7 @@ class ProtocolTests:
             return {}
         rng, decided = self.federation.tasks[0].streams.numpy("intervals"), self._decided.get(protocol, lambda _: {})
         (scores, tested), keys = self._last[protocol, "test"], settings.model_dump()
-        if self.federation.scenario.remote:
+        if evaluator.tests_on_clients("test") and self.federation.scenario.remote:
             return {"intervals": intervals_over_nodes(scores.pooled, settings.level)}
         return {"intervals": intervals(evaluator, tested, decided, rng, **keys)}
 
@@ -250,7 +250,10 @@ class ProtocolTests:
                 predictors = self._predictors(evaluator.model_kind, round_)
                 return score_rows(round_, evaluator.scores(split, predictors), protocol)
         results = self._tested(evaluator, protocol, split)
-        tested, adapted = {client: of.tested for client, of in results.items()}, sum(r.samples for r in results.values())
+        tested, adapted = (
+            {client: of.tested for client, of in results.items()},
+            sum(r.samples for r in results.values()),
+        )
         scores = evaluator.scores(split, tested)
         if bins := self._bins_for_second_test(round_, scores, evaluator):
             again = {client: result.tested for client, result in self._tested(evaluator, protocol, split, bins).items()}

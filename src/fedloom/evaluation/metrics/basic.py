@@ -194,8 +194,8 @@ class SampleScores(Metric):
         return cls(predictions.logits.cpu(), predictions.indices.cpu())
 
     def merge(self, further: Self) -> Self:
-        pairs = (self.logits, further.logits), (self.indices, further.indices)
-        return type(self)(*map(torch.cat, pairs), self.sums + further.sums)
+        logits, indices = torch.cat([self.logits, further.logits]), torch.cat([self.indices, further.indices])
+        return type(self)(logits, indices, self.sums + further.sums)
 
     def compute(self) -> float:
         return math.nan
