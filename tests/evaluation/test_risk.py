@@ -162,12 +162,15 @@ def test_scores_without_end_have_a_threshold_that_json_holds():
     }
 
 
-def test_ppv_at_a_prevalence():
+def test_ppv_and_npv_at_a_prevalence():
     logits, labels = torch.eye(2)[[1, 1, 1, 0, 0, 0]], torch.tensor([1, 1, 0, 0, 0, 1])
-    kinds = {name: METRICS.get(name) for name in ("ppv@prevalence=0.5", "ppv@prevalence=0.02")}
+    names = "ppv@prevalence=0.5", "ppv@prevalence=0.02", "npv@prevalence=0.02"
+    kinds = {name: METRICS.get(name) for name in names}
     states = MetricStates.new(Predictions(logits, labels), kinds)
     assert states.details("ppv@prevalence=0.02")["by_class"][1] == pytest.approx(0.02 * 2 / (0.02 * 2 + 0.98))
     assert states.details("ppv@prevalence=0.5")["by_class"] == pytest.approx([2 / 3, 2 / 3])
+    # Of the class 1 a third is missed, and of the others two thirds are cleared.
+    assert states.details("npv@prevalence=0.02")["by_class"][1] == pytest.approx(0.98 * 2 / (0.98 * 2 + 0.02))
 
 
 def config(**evaluation):
@@ -178,12 +181,15 @@ def config(**evaluation):
 
 def test_a_metric_may_be_a_section():
     assert config(metrics=[{"ppv": {"prevalence": 1e-5}}]).metrics == ("ppv@prevalence=0.00001",)
+    assert config(metrics=[{"npv": {"prevalence": 0.99}}]).metrics == ("npv@prevalence=0.99",)
     assert config(metrics=[{"sensitivity": {"specificity": 0.9}}]).metrics == ("sensitivity@specificity=0.9",)
 
 
-@pytest.mark.parametrize("wrong", [{"ppv": {"prevalence": 0}}, {"ppv": {"prevalence": 1.5}}, "ppv@prevalence=0"])
+@pytest.mark.parametrize(
+    "wrong", [*({name: {"prevalence": share}} for name in ("ppv", "npv") for share in (0, 1, 1.5)), "ppv@prevalence=0"]
+)
 def test_a_prevalence_that_is_no_share_is_one_line(wrong):
-    with pytest.raises(ConfigError, match=r"'(0|1\.5)' is no share above 0 and up to 1; did you mean 'ppv@prevalence"):
+    with pytest.raises(ConfigError, match=r"'(0|1|1\.5)' is no share above 0 and below 1; did you mean '[pn]pv@prev"):
         config(metrics=[wrong])
 
 

@@ -169,8 +169,8 @@ class AtLevel(ABCMeta):
 
 @functools.cache
 def _at_level(kind: AtLevel, level: str) -> type[Metric] | None:
-    """The same metric at another level, "0.9"; None unless it is a share above 0."""
-    if not re.fullmatch(r"0?\.\d+|1(\.0+)?", level) or not float(level):
+    """The same metric at another level, "0.9"; None unless it is a share above 0, and of a prevalence below 1."""
+    if not re.fullmatch(r"0?\.\d+|1(\.0+)?", level) or not 0 < float(level) < 1 + ("@prevalence" not in kind.name):
         return None
     members = {"__slots__": (), "name": f"{kind.name.partition('=')[0]}={level}"}
     return cast(type[Metric], AtLevel(kind.__name__, (kind,), members))
@@ -197,7 +197,8 @@ class MetricRegistry(Registry[type[Metric]]):
         """As `Registry.why_unknown`; says of a is_known metric that its level cannot be one."""
         stem, _, level = name.partition("=")
         is_known = any(usual.startswith(f"{stem}=") for usual in self.names())
-        return (f"'{level}' is no share above 0 and up to 1; " if is_known else "") + super().why_unknown(name)
+        bound = "below" if stem.endswith("prevalence") else "up to"
+        return (f"'{level}' is no share above 0 and {bound} 1; " if is_known else "") + super().why_unknown(name)
 
     def _at_level(self, name: object) -> type[Metric] | None:
         stem, equals, level = name.partition("=") if isinstance(name, str) else ("", "", "")

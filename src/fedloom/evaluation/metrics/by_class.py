@@ -198,6 +198,20 @@ class PpvAtPrevalence(PositivePredictiveValue, metaclass=AtLevel):
         return torch.div(found, found + alarms)
 
 
+@METRICS.register("npv@prevalence=0.1")
+class NpvAtPrevalence(NegativePredictiveValue, metaclass=AtLevel):
+    """NPV by class where the share in the name of all samples were of the class, from recall and specificity."""
+
+    __slots__ = ()
+    name: ClassVar[str] = "npv@prevalence=0.1"
+
+    def by_class(self) -> Tensor:
+        true, predicted, correct = self.vectors().double()
+        share, others = float(self.name.partition("=")[2]), true.sum() - true
+        missed, cleared = share * (true - correct) / true, (1 - share) * (others - predicted + correct) / others
+        return torch.div(cleared, cleared + missed)
+
+
 @METRICS.register("precision")
 class Precision(PositivePredictiveValue):
     """Precision by class, and its mean over the classes that were tested or predicted, 0 for one never predicted."""
