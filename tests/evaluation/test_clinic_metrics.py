@@ -181,3 +181,48 @@ def test_a_node_that_tests_other_levels_is_refused():
     plain["class_scores"]["points"] = "specificity@sensitivity=0.5"
     with pytest.raises(ValueError, match=r"points: 'specificity@sensitivity=0\.5'; need 'sensitivity@"):
         states_from_plain(MetricStates(1, plain), example)
+
+
+# Golden AUROC errors of 4,096 bins, of finer ones, and their number, of scores like these; the draws are not the same.
+BINS = {
+    "moderate": (0.0006172, 9.036e-05, 7357),
+    "confident, gap 36": (0.015851, 8.173e-05, 8154),
+    "untrained": (0.179275, 0.00062048, 8190),
+}
+
+
+@pytest.mark.parametrize("name", BINS)
+def test_a_second_test_in_finer_bins_has_the_golden_bounds(name):
+    rng, n = np.random.default_rng(0), 20_000
+    labels = (rng.random(n) < 0.3).astype(int)
+    scores = {
+        "moderate": rng.normal(size=n) + 0.8 * labels,
+        "confident, gap 36": 36 + rng.normal(size=n) + 1.6 * labels,
+        "untrained": -2.2 + 0.001 * (rng.normal(size=n) + 1.5 * labels),
+    }[name]
+    logits, labels = torch.tensor(np.stack([np.zeros(n), scores], 1)), torch.tensor(labels)
+    kinds = {name: METRICS.get(name) for name in ("auroc", "average_precision", "sensitivity@specificity=0.95")}
+    exact, coarse = (MetricStates.new(Predictions(logits, labels, scores_bytes=b), kinds) for b in (1 << 30, 0))
+    bins = coarse.states["class_scores"].bins
+    parts = [
+        MetricStates.new(Predictions(logits[k::3], labels[k::3], scores_bytes=0, bins=bins), kinds) for k in range(3)
+    ]
+    fine = MetricStates.merged(parts)
+    found = [max(states.details("auroc")["bound"]) for states in (coarse, fine)]
+    assert [*found, int(fine.states["class_scores"].pieces[1].sum())] == pytest.approx(BINS[name], rel=0.5)
+    assert coarse.states["class_scores"].needs_second_test == (found[0] > 0.001)
+    for states, bound in zip((coarse, fine), found, strict=True):
+        assert abs(states.value("auroc") - exact.value("auroc")) <= bound
+    for metric in kinds:  # and operating points on the way
+        assert abs(fine.value(metric) - exact.value(metric)) < 0.004
+    # States with other bins are added in the equal bins that both have.
+    mixed = MetricStates.merged([fine, coarse]).states["class_scores"]
+    assert mixed.bins.equal(2 * bins)
+    assert not mixed.pieces.numel()
+
+
+def test_equal_bins_are_those_of_the_golden_map():
+    scores = [-1e9, -80000.0, -2.0, 0.0, 0.001, 36.0, 1e12, math.inf]
+    state = states_of([[0.0, score] for score in scores], [0] * len(scores), limit=0).states["class_scores"]
+    places = [math.floor((math.asinh(score) + 12) / 24 * 4096) for score in scores[:-1]] + [4095]
+    assert state.bins[1, 1].nonzero().flatten().tolist() == sorted({min(max(b, 0), 4095) for b in places})

@@ -12,7 +12,8 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.evaluation import Evaluator, MetricStates
-from fedloom.evaluation.intervals import intervals
+from fedloom.evaluation.intervals import group_sums, intervals, intervals_over_nodes
+from fedloom.evaluation.metric import METRICS, Predictions
 from fedloom.evaluation.metrics.basic import SampleScores
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "clinic_risks.json").read_text())["intervals"]
@@ -119,3 +120,38 @@ def test_one_group_has_no_interval(labels):
     assert found["groups"] == 1
     assert all(value["low"] is None for value in found["values"].values())
     assert not any(math.isnan(value["value"]) for value in found["values"].values())
+
+
+def over_nodes(scores, labels, groups, nodes, by="group"):
+    """Intervals from what `nodes`, lists of samples, send after the first test has pooled their bins."""
+    n = len(scores)
+    data = Grouped(torch.zeros(n, 1), torch.tensor(labels), ("healthy", "ill"))
+    object.__setattr__(data, "group", torch.tensor(groups))
+    logits = torch.stack([torch.zeros(n), torch.tensor(scores)], 1)
+    kinds = {"accuracy": METRICS.get("accuracy"), "auroc": METRICS.get("auroc"), SampleScores.key: SampleScores}
+    tests = [MetricStates.new(Predictions(logits[r], data.y[r], indices=torch.tensor(r)), kinds) for r in nodes]
+    bins = MetricStates.merged(test.portable() for test in tests).states["class_scores"].bins
+    sent = [group_sums(test, data, by, bins).portable() for test in tests]
+    assert not sum(len(states.states[SampleScores.key].logits) for states in sent)
+    return intervals_over_nodes(MetricStates.merged(sent), 0.95)
+
+
+@pytest.mark.parametrize("nodes", [[range(8)], [range(4), range(4, 8)]])
+def test_nodes_send_sums_with_the_golden_deviation(nodes):
+    example = GOLDEN["example"]
+    found = over_nodes(*(example[k] for k in ("scores", "labels", "groups")), [list(rows) for rows in nodes])
+    auroc = found["values"]["auroc_pooled"]
+    assert (found["groups"], found["method"], auroc["value"]) == (4, "t with 3 degrees of freedom", example["auroc"])
+    assert (auroc["value"] - auroc["low"]) / 3.182446305284264 == pytest.approx(example["se_groups"], abs=1e-12)
+
+
+def test_sums_of_nodes_agree_with_the_bootstrap():
+    scores, labels, groups = simulated(np.random.default_rng(3))
+    drawn = measured(scores, labels, groups, draws=1000)["values"]
+    found = over_nodes(scores, labels, groups, [[*range(150)], [*range(150, 300)]])
+    assert (found["by"], found["groups"], found["method"]) == ("group", 60, "normal")
+    for name in ("accuracy", "auroc"):
+        here, there = found["values"][f"{name}_pooled"], drawn[name]
+        assert here["value"] == pytest.approx(there["value"], abs=0.001)
+        assert here["high"] - here["low"] == pytest.approx(there["high"] - there["low"], rel=0.15)
+    assert over_nodes(scores, labels, groups, [[*range(300)]], "row")["groups"] == 300

@@ -108,6 +108,7 @@ def evaluate(
     protocol: Annotated[list[str] | None, typer.Option(help="A protocol, as personal/local; may be repeated.")] = None,
     newcomers: Annotated[str | None, typer.Option(help="Test held-out clients: true, or '{shots: [1, 5]}'.")] = None,
     by: Annotated[str | None, typer.Option(help="Also print values by group, owner or a column of a table.")] = None,
+    interval: Annotated[str | None, typer.Option(help="Add intervals by a bootstrap of group or row.")] = None,
     client: Client = None,
     selection: Round = "",
     label: Annotated[str | None, typer.Option(help="The column with the labels, for a table.")] = None,
@@ -121,11 +122,11 @@ def evaluate(
     from fedloom.runs.export.evaluation import imported_model
 
     how: dict[str, Any] = {"label": label, "model": None if model is None else imported_model(model), "note": say}
-    if data is None or protocol or by or newcomers:
+    if data is None or protocol or by or newcomers or interval:
         if run.is_file() or client is not None:
             raise ConfigError(f"{run}: --client and exported files go with DATA alone, which tests a single model")
         served = newcomers and load(None, [f"newcomers={newcomers}"]).get("newcomers")
-        how |= {"protocols": protocol, "by": by, "newcomers": served, "metrics": metric or None}
+        how |= {"protocols": protocol, "by": by, "interval": interval, "newcomers": served, "metrics": metric or None}
         _test_again(run, as_json, **how, at=selection or None, data=data)
         return
     tested = test(run, data, client, cast("At", selection or "last"), metrics=metric or (), **how)

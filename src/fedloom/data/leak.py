@@ -57,6 +57,20 @@ def refuse_crossing_groups(scenario: Scenario) -> None:
             )
 
 
+def refuse_groups_across_clients(scenario: Scenario) -> None:
+    """Raise `ConfigError` if a group has samples of several clients, or if no key names groups."""
+    if scenario.train_set.group is None:
+        raise ConfigError("scenario.cross_owner = refuse: no groups are known here; name them by scenario.group")
+    kinds = (scenario.train, scenario.train_set), (scenario.val, scenario.train_set), (scenario.test, scenario.test_set)
+    held = [np.stack([_groups(data)[views.order], views.holders()]) for views, data in kinds if len(views.order)]
+    groups, clients = np.unique(np.unique(np.concatenate(held, 1), axis=1)[0], return_counts=True)
+    if len(shared := groups[clients > 1]):
+        raise ConfigError(
+            f"scenario.cross_owner = refuse: {len(shared):,} of {len(groups):,} groups have rows at several clients; "
+            "leave the key out, and each row stays with its owner and each group on one side of the split"
+        )
+
+
 def group_notes(scenario: Scenario) -> tuple[str, ...]:
     """Return notes on classes of one group, on a group of more than half of the rows, and on owners of one group."""
     parts = _parts(scenario).values()

@@ -306,6 +306,9 @@ class Scores:
         if over == "samples" or not self.clients:
             return self.pooled.value(name)
         values = self._defined(name).values()
+        # A mean over a few clients would speak for the others; scores of one model can be ranked together instead.
+        if not self.metrics[name].pools_models and 2 * len(values) < len(self.clients) and self._is_pooled(name):
+            return self.pooled.value(name)
         return sum(values) / len(values) if values else math.nan
 
     def _defined(self, name: str) -> dict[int, float]:
@@ -314,6 +317,9 @@ class Scores:
             values = {client: states.value(name) for client, states in self.clients.items() if states.total}
             self._of_clients[name] = {client: v for client, v in values.items() if self._is_measured(name, v)}
         return self._of_clients[name]
+
+    def _is_pooled(self, name: str) -> bool:
+        return (self.metrics[name].shared or name) in self.pooled.states
 
     def _is_measured(self, name: str, value: float) -> bool:
         return self.metrics[name].may_diverge or not math.isnan(value)
@@ -339,8 +345,7 @@ class Scores:
         detailed = [name for name in usual if self.metrics[name].detailed]
         values = self._measured({name: self.value(name) for name in usual})
         if self.clients:
-            in_pool = [name for name in detailed if (self.metrics[name].shared or name) in self.pooled.states]
-            pooled = {name: self.pooled.value(name) for name in in_pool}
+            pooled = {name: self.pooled.value(name) for name in detailed if self._is_pooled(name)}
             values |= self._measured(pooled, "_pooled")
             values["clients"] = sum(1 for states in self.clients.values() if states.total)
             defined = {name: len(self._defined(name)) for name in usual if self.metrics[name].over == "clients"}

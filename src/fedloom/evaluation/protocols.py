@@ -125,7 +125,8 @@ class Evaluator:
         self._of_scores = [name for name in metrics if self.metrics[name].needs_scores]
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
         self._samples_of_all: dict[str, tuple[Tensor, Tensor]] = {}
-        self.kept: list[tuple[Tensor, Tensor, Tensor]] | None = None  # if set: indices, logits, labels of each test
+        self.kept: dict[str, list[tuple[Tensor, Tensor, Tensor]]] | None = None  # indices, logits, labels of tests
+        self.test_name = protocol  # by which tests are kept
 
     def check_selects(self, metric: str, split: Literal["val", "test"]) -> None:
         """Raise `ConfigError` if no model has a value of this metric on these samples: an AUROC needs two classes."""
@@ -303,7 +304,7 @@ class Evaluator:
             logits = scored[0].cpu() if len(scored) == 1 else torch.cat(scored).cpu()
             labels, domains = data.y[block].cpu(), self._domains(data, block)
             if self.kept is not None and split == "test":
-                self.kept.append((block.cpu(), logits, labels))
+                self.kept.setdefault(self.test_name, []).append((block.cpu(), logits, labels))
             # In the same batches however many are copied at once, because sums of floats depend on their parts.
             for start in range(0, len(block), self.batch):
                 rows = slice(start, start + self.batch)

@@ -193,12 +193,15 @@ class Result(RunData, Tabular):
                 round of the run, else "last".
             options: `protocols` and `metrics`, by default the run's own; `newcomers`, True or keys of
                 `evaluation.newcomers`, for clients that never trained; `by`, "group", "owner" or a column, for values
-                in `numbers["evaluation"]["groups"]`; and `label`, `model` and `note`, as for `fedloom.evaluate`.
+                in `numbers["evaluation"]["groups"]`; `interval`, "group" or "row", for intervals by a bootstrap of
+                these; and `label`, `model` and `note`, as for `fedloom.evaluate`.
 
         Raises `ConfigError` for impossible tests, `CheckpointError` for a round without a checkpoint, and
         `RunFolderError` for data that have changed.
         """
-        again = {"protocols", "newcomers", "by"} & options.keys() or not isinstance(data, Path | str | tuple)
+        again = {"protocols", "newcomers", "by", "interval"} & options.keys() or not isinstance(
+            data, Path | str | tuple
+        )
         if again and client is not None:
             raise ConfigError(f"client = {client}: protocols test all clients; leave it out, or give new data alone")
         if again:

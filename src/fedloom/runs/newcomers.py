@@ -83,15 +83,18 @@ class NewcomerService:
         """Yield the name of each way of serving a newcomer, and the metric states of its test."""
         whole = self.support(newcomer, "all")
         predictor = self.predictor(newcomer, self.first_state(newcomer, whole))
+        self.evaluator.test_name = ZERO_SHOT
         yield ZERO_SHOT, self.test(newcomer, predictor, whole, None)
         for shots in self.config.shots:
             support = self.support(newcomer, shots)
             for tuned in self._tunes():
+                self.evaluator.test_name = self._name(shots, tuned)
                 if tuned == "own":
                     states = self._after_own_round(newcomer, support)
                 else:
                     states = self.test(newcomer, predictor, support, tuned)
                 yield self._name(shots, tuned), states
+            self.evaluator.test_name = self._name(shots, _LOCAL)
             alone = Predictor(newcomer.task.init)  # and nothing of the server's, which a method's logits may use
             yield self._name(shots, _LOCAL), self.test(newcomer, alone, support, "all")
 

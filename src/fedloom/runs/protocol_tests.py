@@ -13,13 +13,14 @@ from fedloom.engine import Federation, RoundReport, Worker
 from fedloom.engine.jobs import EvalResult
 from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
 from fedloom.evaluation.intervals import Tested, intervals, intervals_over_nodes
+from fedloom.evaluation.metrics.basic import SampleScores
 from fedloom.evaluation.metrics.risk import at_threshold, best_threshold, scores_in
 from fedloom.evaluation.own_metrics import check_own_metrics
 from fedloom.evaluation.protocols import Majority, majority, no_model_error
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.setup import Setup
+from fedloom.runs.setup import Setup, keeps_scores
 from fedloom.runs.storage.log import Row, accuracies, new_row, of_protocol, value_at_selected_round
 
 
@@ -62,7 +63,9 @@ def rank_metric_notes(config: RunConfig, scenario: Scenario) -> list[str]:
         return []
     counts = scenario.test.class_counts(scenario.test_set.y.numpy(), scenario.test_set.num_classes)
     defined, clients = int(((counts > 0).sum(1) > 1).sum()), scenario.clients
-    return [f"`{names[0]}` is defined on {defined:,} of {clients:,} clients"] if defined < clients else []
+    is_few = 2 * defined < clients and any(name == "global/local" for name in config.evaluation.tested_protocols)
+    pooled = "; in global/local its value is therefore that of all test samples together" if is_few else ""
+    return [f"`{names[0]}` is defined on {defined:,} of {clients:,} clients{pooled}"] if defined < clients else []
 
 
 class ProtocolTests:
@@ -142,6 +145,13 @@ class ProtocolTests:
         if evaluator.tests_on_clients("test") and self.federation.scenario.remote:
             return {"intervals": intervals_over_nodes(scores.pooled, settings.level)}
         return {"intervals": intervals(evaluator, tested, decided, rng, **keys)}
+
+    def predictions(self) -> Iterator[tuple[int, SampleScores]]:
+        """Return the scores in the last test of the main protocol, by client or slice."""
+        kind = self.main.partition("/")[0]
+        tests = self._last[self.main, "test"][1]
+        states = ((client, tests[client][kind].states.get(SampleScores.key)) for client in sorted(tests, key=abs))
+        return ((client, samples) for client, samples in states if isinstance(samples, SampleScores))
 
     def own_metrics(self, protocol: str) -> tuple[str, ...]:
         """Name the metrics that only this protocol computes."""
@@ -259,7 +269,7 @@ class ProtocolTests:
             again = {client: result.tested for client, result in self._tested(evaluator, protocol, split, bins).items()}
             if again.keys() == tested.keys():  # else a node has gone meanwhile
                 scores = scores.with_pooled(evaluator.scores(split, again))
-        if self.config.evaluation.decision is not None or self.config.evaluation.intervals is not None:
+        if self.config.evaluation.decision is not None or keeps_scores(self.config):
             self._last[protocol, split] = scores, tested
         if split == "test":
             self.details[protocol] = scores.details()

@@ -56,14 +56,15 @@ def evaluate_run(
     metrics: str | Sequence[str | PerSample | type[Metric]] | None = None,
     newcomers: Mapping[str, Any] | bool | None = None,
     by: str | None = None,
+    interval: str | None = None,
     at: At | None = None,
     data: Scenario | Path | str | tuple[Any, Any] | None = None,
     label: str | None = None,
     model: OwnModel | None = None,
     note: Note = lambda _: None,
 ) -> R:
-    """Test a finished run, and return it as these tests show it. protocols, metrics, newcomers, by, at, data, label,
-    model, note: as in `fedloom.Result.evaluate`."""
+    """Test a finished run, and return it as these tests show it. protocols, metrics, newcomers, by, interval, at, data,
+    label, model, note: as in `fedloom.Result.evaluate`."""
     scenario, memory = data if isinstance(data, Scenario) else None, run.memory or Memory(config_of(run.config, model))
     config, memory = memory.config, replace(memory, scenario=memory.scenario or scenario)
     values: dict[str, Any] = config.evaluation.model_dump() | {"select": "last", "select_by": ACCURACY.name}
@@ -79,6 +80,8 @@ def evaluate_run(
     if new_data or not any(name.startswith("global") for name in names):
         values["decision"] = None
     values["intervals"] = None if names == ["few-shot"] else values["intervals"]
+    if interval is not None:
+        values["intervals"] = {**(values["intervals"] or {}), "by": interval}
     values["also"] = values["also"] if by is None else ()  # values by group are those of main predictors
     try:
         evaluation = EvaluationConfig(**{key: value for key, value in values.items() if value != ()})
@@ -94,6 +97,7 @@ def evaluate_run(
         opened, new = open_result(replace(run, memory=memory), select), None
         request = {"by": by, "at": at, "newcomers": newcomers, "protocols": protocols and names, "version": __version__}
         request["metrics"] = None if metrics is None else evaluation.metrics
+        request |= {} if interval is None else {"interval": interval}
         if data is not None and not isinstance(data, Scenario):
             new = read_labelled(expand_home(data) if isinstance(data, Path | str) else data, opened, label, note)
             request["data"] = [hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in new]
@@ -134,16 +138,20 @@ def _tests(
     federation = Federation(opened.method, Serial(worker), setup.tasks, scenario, **settings)
     restore(federation, start)
     tests, zero_shot_note = ProtocolTests(config, setup, worker, federation), None
-    groups = None if by is None else _groups_by(by, scenario)
+    groups = None if by is None else _groups_by(by, scenario, range(scenario.clients))
     if by is not None and not worker.evaluators:
         raise ConfigError(f"by = {by}: few-shot draws episodes and tests no group; take another protocol")
-    for evaluator in worker.evaluators.values() if by is not None else ():
-        evaluator.kept = []
+    by_group = [(evaluator, groups) for evaluator in worker.evaluators.values() if groups is not None]
+    for evaluator, _ in by_group:
+        evaluator.kept = {}
     on_device = device_settings(worker.device, config.precision, config.engine.deterministic)
     with on_device, report_misfits(start, federation):
         rows, notes = tests.rows(start.round), tests.notes()
         if served:
             newcomers = NewcomerTests(federation, worker, scenario, config.evaluation)
+            if by is not None:
+                members = _groups_by(by, newcomers.scenario, scenario.newcomer_ids)
+                newcomers.service.evaluator.kept, by_group = {}, [*by_group, (newcomers.service.evaluator, members)]
             rows += newcomers.rows(start.round)
             zero_shot_note, notes = newcomers.zero_shot_note(), [*notes, *newcomer_notes(config, scenario, newcomers)]
     place = itemgetter("round", "client", "split", "protocol", "name")
@@ -155,10 +163,7 @@ def _tests(
         notes.append(f"{which} not the bits that the run recorded on {run.numbers.get('device')}")
     about: dict[str, Any] = {"round": start.round, "repeated": len(repeated), "differing": len(differing)}
     about["replaces"] = served or new is not None or start.round != run.numbers["rounds"]
-    about["notes"], about["groups"] = (
-        notes,
-        [] if groups is None else _values_by_group(worker.evaluators, config.evaluation, groups),
-    )
+    about |= {"notes": notes, "groups": [r for of in by_group for r in _values_by_group(*of, config.evaluation)]}
     numbers = scores_of(config, federation, rows, tests) | {"evaluation": about}
     numbers |= newcomer_numbers(federation, rows, zero_shot_note) if served else {}
     of_training = [text for text in run.numbers["degenerate"] if _MAJORITY not in text]
@@ -178,8 +183,8 @@ def _on(new: Samples, scenario: Scenario, config: RunConfig) -> Scenario:
     return replace(scenario, test_set=test_set, test=no_samples, val=no_samples, **reset)
 
 
-def _groups_by(by: str, scenario: Scenario) -> dict[str, np.ndarray]:
-    """Return whether each test sample [n] is in a group, by the group's name."""
+def _groups_by(by: str, scenario: Scenario, clients: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return whether each test sample [n] is in a group, by the group's name; `clients` are the ids of its clients."""
     data = scenario.test_set
     if by == "owner" and data.domain is not None:
         return {name: data.domain.cpu().numpy() == k for k, name in enumerate(data.domains)}
@@ -187,7 +192,7 @@ def _groups_by(by: str, scenario: Scenario) -> dict[str, np.ndarray]:
         ids = data.group.cpu().numpy()
         return {f"group {k}": ids == k for k in np.unique(ids)}
     if by == "owner":
-        return {f"client {k}": np.isin(np.arange(len(data)), scenario.test[k]) for k in range(scenario.clients)}
+        return {f"client {name}": np.isin(np.arange(len(data)), scenario.test[k]) for k, name in enumerate(clients)}
     columns = [k for k, name in enumerate(data.features) if name.partition("=")[0] == by]
     if not columns:
         names = dict.fromkeys(name.partition("=")[0] for name in data.features)
@@ -204,17 +209,18 @@ def _groups_by(by: str, scenario: Scenario) -> dict[str, np.ndarray]:
 
 
 def _values_by_group(
-    evaluators: Mapping[str, Evaluator], evaluation: EvaluationConfig, groups: Mapping[str, np.ndarray]
+    evaluator: Evaluator, groups: Mapping[str, np.ndarray], evaluation: EvaluationConfig
 ) -> list[dict[str, Any]]:
-    """Return a record for each protocol and group with its test samples, and its metrics over the samples of all tests;
-    None where one is not defined, and where scores of several models would be ranked together."""
+    """Return a record for each kind of test and group with its test samples, and its metrics over the samples of all
+    tests; None where one is not defined, and where scores of several models would be ranked together."""
     kinds = {name: METRICS.get(name) for name in (*ALWAYS, *evaluation.metrics) if name not in _NOT_BY_GROUP}
     scores_bytes, records = int(evaluation.scores_mib * 2**20), list[dict[str, Any]]()
-    for (protocol, evaluator), (name, is_member) in product(evaluators.items(), groups.items()):
-        tests = [(rows, is_member[rows], *scored) for rows, *scored in evaluator.kept or [] if is_member[rows].any()]
+    is_single = evaluator.model_kind == "global" and evaluator.test_name.startswith("global")  # newcomers' are tuned
+    for (protocol, kept), (name, is_member) in product((evaluator.kept or {}).items(), groups.items()):
+        tests = [(rows, is_member[rows], *scored) for rows, *scored in kept if is_member[rows].any()]
         parts = [Predictions(logits[of], labels[of], scores_bytes=scores_bytes) for _, of, logits, labels in tests]
         states = [MetricStates.new(part, kinds) for part in parts]
-        merged = MetricStates.merged(states if evaluator.model_kind == "global" else [s.poolable() for s in states])
+        merged = MetricStates.merged(states if is_single else [s.poolable() for s in states])
         samples = len({row for rows, of, *_ in tests for row in rows[of].tolist()})
         values = finite({metric: merged.value(metric) for metric in kinds})
         records += [{"protocol": protocol, "group": name, "samples": samples, **values}] if samples else []

@@ -32,6 +32,7 @@ from fedloom.runs.storage.checkpoint import Checkpoint, report_misfits, restore
 from fedloom.runs.storage.data_record import data_record_of, describe_environment, on_kept_device, refuse_other_data
 from fedloom.runs.storage.folders import explain_shortage
 from fedloom.runs.storage.log import NEWCOMERS, START, Row, best_val, new_row
+from fedloom.runs.storage.predictions import PREDICTIONS, write_predictions
 from fedloom.runs.storage.run_data import CLIENTS_FILE, RunData
 from fedloom.runs.storage.run_folder import RunFolder
 from fedloom.runs.storage.schemas import difference
@@ -79,7 +80,7 @@ def run(
             stored = None if fresh else folder.read_config()
             finished = None if stored is None else _finished(config, folder, stored, existing, result_type)
             if finished is not None:
-                _note_metrics_by_name(config, callbacks)
+                _note_on_finished(config, folder, callbacks)
                 return dataclasses.replace(finished, memory=Memory(config, scenario))
             folder.check_files()
             config = config if fresh else on_kept_device(config, folder)
@@ -115,15 +116,14 @@ def _finished(
     return finished
 
 
-def _note_metrics_by_name(config: RunConfig, callbacks: Sequence[Callback]) -> None:
-    """Say which metrics a finished run, which is returned as it is, may have had in another definition."""
-    if names := list(own_sources(config.evaluation.metrics)):
-        text = (
-            f"this run has finished, and is returned as it is: a config knows {listed(names)} by name alone, so if you "
-            "have changed the code, train again with --fresh"
-        )
+def _note_on_finished(config: RunConfig, folder: RunFolder, callbacks: Sequence[Callback]) -> None:
+    """Say what a finished run, which is returned as it is, may lack or have had in another definition."""
+    names, why = list(own_sources(config.evaluation.metrics)), "this run has finished, and is returned as it is"
+    by_name = f"a config knows {listed(names)} by name alone, so if you have changed the code, train again with --fresh"
+    lacks = config.checkpoint.predictions and not (folder.path / PREDICTIONS).exists()
+    for text in [by_name] * bool(names) + [f"it has no {PREDICTIONS}; train again with --fresh to have them"] * lacks:
         for callback in callbacks:
-            callback.on_note(config, text)
+            callback.on_note(config, f"{why}: {text}")
 
 
 class _Run(Generic[R]):
@@ -140,6 +140,13 @@ class _Run(Generic[R]):
         self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, list(callbacks)
         self.result_type = result_type
         self.engine_factory = engine_factory
+        refusals = {
+            "they are written to a run folder; give the run one (--out, out=...)": folder is None,
+            "scores of single samples never leave a node": scenario.remote or engine_factory is not None,
+            "few-shot draws episodes, and tests no sample once": config.evaluation.protocol == "few-shot",
+        }
+        for why in (why for why, applies in refusals.items() if applies and config.checkpoint.predictions):
+            raise ConfigError(f"checkpoint.predictions: {why}")
         if config.early_stopping is not None:
             self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))
         self.memory = Memory(config, user_scenario)
@@ -362,6 +369,8 @@ class _Run(Generic[R]):
         }
         if self.folder:
             self.folder.write_parquet(self.rows)
+            if config.checkpoint.predictions:
+                write_predictions(self.folder.path, self.scenario, config.fingerprint(), self.tests.predictions())
             if any(self.tests.client_details.values()):
                 self.folder.write_json(CLIENTS_FILE, self.tests.client_details, indent=None)
             # Last, because a folder with a summary counts as finished.

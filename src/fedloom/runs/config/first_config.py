@@ -93,6 +93,8 @@ def first_config(data: str, label: str | None = None, owner: str | None = None, 
     dealt, scenario = _dealt(source, splits)
     smallest = min(size for size in scenario.train.sizes.tolist() if size)
     sections = {"scenario": source | dealt} | _settings(splits, scenario.clients, smallest)
+    if splits.train.group is not None:
+        sections["evaluation"]["intervals"] = {"by": "group"}, "whole groups are drawn again, as rows of one are alike"
     config = parse(_values(sections))
     with reproducible_settings():
         setup = Setup.from_config(config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)

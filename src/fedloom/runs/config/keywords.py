@@ -76,6 +76,7 @@ class ScenarioKeywords(TypedDict, total=False):
     group: str | Section | None
     shared_groups: Literal["refuse", "drop_test", "drop_train"]
     labels: Literal["single", "multi"]
+    cross_owner: Literal["keep", "refuse"]
     seed: int | None
 
 

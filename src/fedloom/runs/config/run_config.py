@@ -41,7 +41,7 @@ _OPTIMIZER: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
 _LATER_KEYS = {
     "optimizer": ("betas", "eps", "decay"),
     "": ("early_stopping", "drift", "flower", "share"),
-    "checkpoint": ("keep_clients", "keep_clients_mib"),
+    "checkpoint": ("keep_clients", "keep_clients_mib", "predictions"),
     "evaluation": ("metrics", "protocols", "scores_mib", "select_by", "decision", "intervals"),
 }
 

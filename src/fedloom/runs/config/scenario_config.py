@@ -14,6 +14,7 @@ from fedloom.core.streams import Streams
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
 from fedloom.data.attacks import Attack
 from fedloom.data.dataset import Dataset
+from fedloom.data.leak import refuse_groups_across_clients
 from fedloom.data.newcomers import MIN_TRAINING_CLIENTS, HeldOut
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
@@ -149,6 +150,9 @@ class ScenarioConfig(BaseModel):
     group: Group = None
     shared_groups: SharedGroups = "refuse"
     labels: Labels = "single"
+    cross_owner: Literal["keep", "refuse"] = Field(
+        "keep", description="Whether groups may have rows at several clients (`keep`), or such data are refused."
+    )
     seed: int | None = Field(
         None,
         ge=0,
@@ -311,6 +315,7 @@ class ScenarioConfig(BaseModel):
             "group": self.group.model_dump() if isinstance(self.group, GroupPattern) else self.group,
             "shared_groups": None if self.shared_groups == "refuse" else self.shared_groups,
             "labels": None if self.labels == "single" else self.labels,
+            "cross_owner": None if self.cross_owner == "keep" else self.cross_owner,
         }
         values = {key: value for key, value in (values | optional).items() if value is not None or key not in optional}
         values["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
@@ -336,4 +341,6 @@ class ScenarioConfig(BaseModel):
         keys |= {"skews": self.build_skews(), "attack": self.build_attack()}
         keys["public"] = self.public.load(streams) if isinstance(self.public, PublicConfig) else self.public
         scenario = make_scenario(self.source, loaded, partition, streams=streams, **keys)
+        if self.cross_owner == "refuse":
+            refuse_groups_across_clients(scenario)
         return replace(scenario, suspect="none") if self.group == "none" else scenario

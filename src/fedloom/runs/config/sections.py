@@ -323,6 +323,11 @@ class CheckpointConfig(Section):
     keep_clients_mib: int = Field(
         1024, ge=1, description="Largest size of all kept client models, in MiB. A run that would take more is refused."
     )
+    predictions: bool = Field(
+        False,
+        description="Whether to write predictions.parquet: row, client, hashed group, label and logits of each sample "
+        "in the last test of the main protocol. For simulations.",
+    )
 
 
 class FlowerConfig(Section):

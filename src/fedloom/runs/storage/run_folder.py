@@ -1,7 +1,8 @@
 """A run on disk.
 .fedloom (the mark of such a folder) · config.yaml (resolved) · scenario.json · metrics.jsonl while running,
 metrics.parquet at the end · checkpoint/ · client_models/ · summary.json · evaluations/ · clients.json · drift.jsonl ·
-env.json · report.html. Every file is written whole or not at all; metrics and drift are appended line by line."""
+predictions.parquet · env.json · report.html. Every file is written whole or not at all; metrics and drift are appended
+line by line."""
 
 import io
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from fedloom.core.safe_yaml import parse_yaml
 from fedloom.runs.storage import folders, schemas
 from fedloom.runs.storage.folders import delete_round_folders
 from fedloom.runs.storage.log import MetricsLog, Row, StoredRow
+from fedloom.runs.storage.predictions import PREDICTIONS
 
 if TYPE_CHECKING:
     from fedloom.runs.config.run_config import RunConfig
@@ -27,7 +29,7 @@ _KINDS = {_CONTENT, "numbers", "metrics", "config"}
 # Files of a run, its report and its diagnosis, without the checkpoints. Earlier versions wrote .metrics.parquet.
 _FILES = (
     *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "clients.json"),
-    *("drift.jsonl", "diagnosis.json", "report.html", ".metrics.parquet"),
+    *("drift.jsonl", "diagnosis.json", "report.html", ".metrics.parquet", PREDICTIONS, f".{PREDICTIONS}"),
 )
 EVALUATIONS = "evaluations"  # folder of the tests after training
 _LONGEST = 1 << 20  # characters of a resolved config
