@@ -86,8 +86,8 @@ def test_groups_are_dealt_to_the_counts_of_a_dealing_of_rows():
     assert dealt.sizes[aim.sizes == 0].sum() == 0
 
 
-# Rows, groups, share of the rare class, share of test rows, and by how much the worst class misses its share of the test
-# rows and its 20 %, of a program that shares no code with this one.
+# Rows, groups, share of the rare class, share of test rows, and by how much the worst class misses its share of the
+# test rows and its 20 %, of a program that shares no code with this one.
 REAL = {
     ("survival", "pbcseq", "id", "ascites"): (1885, 312, 0.0896551724137931, 0.2, 0.000530503979, 0.001183431953),
     ("geepack", "ohio", "id", "resp"): (2148, 537, 0.15176908752327747, 0.199255121043, 0.000100071355, 0.000768386389),

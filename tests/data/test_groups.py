@@ -92,6 +92,14 @@ def test_groups_may_have_rows_at_several_owners_and_the_split_is_common(table, t
     assert np.intersect1d(groups[scenario.train[0]], groups[scenario.train[1]]).size
     parts = parts_of(scenario)
     assert not np.intersect1d(parts[0], parts[2]).size
+    keys = {"owner": "hospital", "partition": "natural", "cross_owner": "refuse"}
+    with pytest.raises(ConfigError, match=r"cross_owner = refuse: \d+ of \d+ groups have rows at several clients"):
+        scenario_of(path, group="person", **keys)
+    with pytest.raises(
+        ConfigError, match=r"cross_owner = refuse: no groups are known here; name them by scenario.group"
+    ):
+        scenario_of(path, drop=["person"], **keys)
+    assert fl.scenario("csv", path=path, label="ill").resolved().keys().isdisjoint({"cross_owner"})
     with pytest.raises(ConfigError, match=r"groups have rows in both the training samples .* and the newcomers'"):
         scenario_of(path, owner="hospital", partition="natural", group="person", held_out=[0])
 

@@ -150,6 +150,36 @@ def test_values_by_group_are_those_of_the_samples_of_the_group(tmp_path):
         run.evaluate(by="sexx")
 
 
+def test_values_by_group_are_those_of_newcomers_too(ditto):
+    newcomers = {"shots": [1], "tunes": ["head"], "epochs": 1}
+    again = ditto.evaluate(by="owner", newcomers=newcomers)
+    records = {(r["protocol"], r["group"]): r for r in again.numbers["evaluation"]["groups"]}
+    rows = [row for row in again.rows if row["split"] == "newcomers" and row["client"] is not None]
+    assert {row["protocol"] for row in rows} == {"zero-shot", "1-shot/head/1", "1-shot/local/1"}
+    for row in rows:
+        record = records[row["protocol"], f"client {row['client']}"]
+        assert row["name"] != "accuracy" or record["accuracy"] == pytest.approx(row["value"])
+        assert record["auroc"] is None  # a newcomer's model has scores of its own
+    assert ("global/global", "client 0") in records
+
+
+def test_intervals_are_added_by_group_or_row(tmp_path):
+    y = np.arange(200) // 5 % 2
+    x = (np.random.default_rng(0).normal(size=(200, 3)) + y[:, None]).astype(np.float32)
+    scenario = fl.scenario(from_arrays(x, y, groups=np.arange(200) // 5), clients=2, partition="iid")
+    keys = {"evaluation": {"protocols": ["global/global"]}, "checkpoint": {"predictions": True}}
+    run = trained(tmp_path / "run", "fedavg", scenario=scenario, model="logistic", **keys)
+    assert "intervals" not in run.numbers
+    for by, groups in (("group", 8), ("row", 40)):
+        found = run.evaluate(data=scenario, interval=by).numbers["intervals"]
+        assert (found["by"], found["groups"]) == (by, groups)
+        assert found["values"]["accuracy"]["value"] == run.numbers["accuracy"]
+    with pytest.raises(ConfigError, match=r"evaluation\.intervals\.by = 'person'"):
+        run.evaluate(interval="person")
+    with pytest.raises(ConfigError, match="few-shot has an interval over episodes"):
+        run.evaluate(interval="row", protocols="few-shot")
+
+
 def test_values_by_group_are_those_of_each_person(tmp_path):
     rng = np.random.default_rng(0)
     lines = [f"p{person},{rng.normal():.3f},{'ab'[person % 2]}" for person in range(30) for _ in range(5)]

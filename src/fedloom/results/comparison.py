@@ -165,10 +165,10 @@ class Comparison(Tabular):
         first error if none can."""
         from fedloom.runs.retest import evaluate_run
 
-        tested, errors = list[Result](), list[FedloomError]()
+        tested, errors, loaded = list[Result](), list[FedloomError](), dict[str, Any]()
         for run in self.results:
             try:
-                tested.append(evaluate_run(run, **options))
+                tested.append(evaluate_run(run, loaded=loaded, **options))
             except FedloomError as error:
                 errors.append(error)
                 _log.warning("note: %s is left out: %s", run.folder or run, error)

@@ -19,6 +19,7 @@ from fedloom.core.files import expand_home, json_digest, json_text, parse_json
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.text import ACCURACY
 from fedloom.data import Dataset, Scenario
+from fedloom.data.sources.source import Splits
 from fedloom.data.views import Views
 from fedloom.engine import Federation, Serial
 from fedloom.engine.device import device_settings
@@ -62,11 +63,13 @@ def evaluate_run(
     label: str | None = None,
     model: OwnModel | None = None,
     note: Note = lambda _: None,
+    loaded: dict[str, Splits] | None = None,
 ) -> R:
     """Test a finished run, and return it as these tests show it. protocols, metrics, newcomers, by, interval, at, data,
-    label, model, note: as in `fedloom.Result.evaluate`."""
+    label, model, note: as in `fedloom.Result.evaluate`. loaded: data of runs before, as in `Memory`."""
     scenario, memory = data if isinstance(data, Scenario) else None, run.memory or Memory(config_of(run.config, model))
-    config, memory = memory.config, replace(memory, scenario=memory.scenario or scenario)
+    memory = replace(memory, scenario=memory.scenario or scenario, loaded={} if loaded is None else loaded)
+    config = memory.config
     values: dict[str, Any] = config.evaluation.model_dump() | {"select": "last", "select_by": ACCURACY.name}
     names = [protocols] if isinstance(protocols, str) else list(protocols or config.evaluation.tested_protocols)
     values |= {"protocol": names[0], "protocols": () if names == ["few-shot"] else names}

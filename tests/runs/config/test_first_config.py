@@ -226,6 +226,7 @@ def test_rows_of_persons_stay_together() -> None:
     Path("visits.csv").write_text("\n".join(["person,size,ill", *rows]) + "\n")
     values = runs_unchanged("visits.csv")["scenario"]
     assert (values["group"], values["partition"], "drop" in values) == ("person", "dirichlet", False)
+    assert runs_unchanged("visits.csv")["evaluation"]["intervals"] == {"by": "group"}
     values = runs_unchanged("visits.csv", owner="person")["scenario"]
     assert {key: values.get(key) for key in ("group", "owner", "partition", "clients")} == {
         "group": "person",

@@ -11,6 +11,7 @@ from torch import nn
 from fedloom.core.errors import ConfigError, RunFolderError, short_repr
 from fedloom.core.records import RecordError
 from fedloom.data import Scenario
+from fedloom.data.sources.source import Splits
 from fedloom.engine import LocalTraining, Worker
 from fedloom.engine.jobs import kept_since
 from fedloom.engine.speedups import Speedups
@@ -30,11 +31,24 @@ from fedloom.runs.storage.log import At, Row
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Parts that a run folder may lack: the config, a scenario passed in Python, and weights of a run in memory."""
+    """Parts that a run folder may lack: the config, a scenario passed in Python, and weights of a run in memory; and
+    data that other runs have `loaded`, by their source, of which one is kept."""
 
     config: RunConfig
     scenario: Scenario | None = None
     weights: dict[int, Checkpoint] = field(default_factory=dict, repr=False)
+    loaded: dict[str, Splits] = field(default_factory=dict, repr=False)
+
+    def build(self) -> Scenario:
+        """Return the scenario that was passed, or build it."""
+        if self.scenario is not None:
+            return self.scenario
+        source, _ = self.config.scenario.parts()
+        key = f"{source.kind} {source.model_dump_json()}"
+        if key not in self.loaded:
+            self.loaded.clear()
+            self.loaded[key] = source.load()
+        return self.config.scenario.build(self.config.seed, self.loaded[key])
 
 
 class RunAtCheckpoint:
@@ -71,7 +85,7 @@ class RunAtCheckpoint:
     @cached_property
     def scenario(self) -> Scenario:
         """The data, for facts that the checkpoint lacks. Raises `RunFolderError` if they are not those of the run."""
-        scenario = self.memory.scenario or self.config.scenario.build(self.config.seed)
+        scenario = self.memory.build()
         if self._data is not None and self.checkpoint.path is not None:
             refuse_changed(self.checkpoint.path.parents[1], self._data, data_record_of(self.config, scenario))
         return scenario
