@@ -99,12 +99,10 @@ def _groups(data: Dataset) -> Indices:
 
 def leak(scenario: Scenario) -> dict[str, Any]:
     """Measure what the test set shares with the clients' training samples, as JSON values.
-
     groups, groups_seen, rows_seen: test groups, those in training too, and their test rows; of the suspected `column`
     where no key names groups. equal, relabelled: test samples equal to a training sample, and those with another label
     there. near, compared: see `near_duplicates`. Empty for remote clients, and where a key says that there are no
-    groups.
-    """
+    groups."""
     train, test, rows = scenario.train_set, scenario.test_set, torch.from_numpy(scenario.train.order)
     unlike = train.input_shape != test.input_shape or train.x.dtype != test.x.dtype
     if scenario.remote or scenario.suspect == "none" or not len(rows) or not len(test) or unlike:
@@ -192,12 +190,10 @@ def leak_sentences(measured: Mapping[str, Any]) -> list[str]:
 
 def near_duplicates(train: Dataset, rows: Tensor, test: Dataset) -> dict[str, int]:
     """Count the test samples that nearly equal one of the training samples `rows`, of some evenly spaced ones.
-
     Numbers are standardised, pictures become grey and at most 16 x 16. In D dimensions the logarithm of the distance to
     the k-th neighbour in training grows by psi(k) / D. A test sample counts if its nearest neighbour is not equal and
     closer, by ln(1000) / D, than the line through farther neighbours says. Nothing is measured below three dimensions
-    and forty samples, and for texts and more than 20,000 pictures.
-    """
+    and forty samples, and for texts and more than 20,000 pictures."""
     most = _MOST_PICTURES if train.x.dim() == 4 else len(rows)
     if train.x.dim() not in (2, 4) or train.x.dtype == torch.int64 or not 40 <= len(rows) <= most:
         return {}

@@ -43,8 +43,7 @@ class Worker:
         data: the shared training set; jobs have indices into it.
         local_training: batch size, optimizer and augmentation of training phases that set none.
         bfloat16: whether the nets train in bfloat16 (`Net.in_bfloat16`).
-        speedups: faster ways to do the same; None takes the default ones.
-    """
+        speedups: faster ways to do the same; None takes the default ones."""
 
     def __init__(
         self,

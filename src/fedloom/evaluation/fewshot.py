@@ -2,8 +2,7 @@
 
 An episode draws `ways` classes of the test set and, of each, `shots` support and `queries` query samples. ProtoNet
 (Snell et al. 2017, arXiv 1703.05175) gives a query the class of the nearest prototype, the mean of its support
-features, by squared Euclidean distance. Nothing is trained.
-"""
+features, by squared Euclidean distance. Nothing is trained."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -44,10 +43,8 @@ class Episodes:
 @dataclass(frozen=True, slots=True)
 class FewShotScores:
     """The result of the protocol few-shot, with the methods of `Scores` that a run's rows need.
-
     mean: accuracy over `n` episodes in [0, 1]. interval: half the width of its 95 % interval, 1.96 s / sqrt(n), with s
-    the sample standard deviation over episodes. loss: mean cross-entropy in nats of softmax(-squared distance).
-    """
+    the sample standard deviation over episodes. loss: mean cross-entropy in nats of softmax(-squared distance)."""
 
     mean: float
     interval: float
@@ -67,10 +64,8 @@ class FewShotScores:
 def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator, groups: Tensor | None = None) -> Episodes:
     """Draw episodes from labels [n]: classes and samples without replacement within an episode, whose support and
     queries have no group [n] in common.
-
     Returns row numbers of the support [E, ways, shots] and the queries [E, ways, queries]. Raises `ConfigError` for a
-    `shape` that makes no test, `DataError` if there are too few classes, or samples of a class.
-    """
+    `shape` that makes no test, `DataError` if there are too few classes, or samples of a class."""
     ways, samples_per_way = shape.ways, shape.shots + shape.queries
     if ways < 2 or shape.shots < 1 or shape.queries < 1 or shape.episodes < 2:
         raise ConfigError(
@@ -125,10 +120,8 @@ def few_shot_accuracy(
     features: Callable[[Tensor], Tensor], data: Dataset, drawn: Episodes, *, batch: int = 256
 ) -> FewShotScores:
     """ProtoNet on `drawn` episodes of `data`, whose samples x [B, ...] `features` maps to z [B, d].
-
     Features are computed once, and in float64: the sum of squares loses digits where they are far from zero and near
-    each other.
-    """
+    each other."""
     parts = torch.split(torch.arange(len(data)), batch)
     with torch.no_grad():
         z = torch.cat([features(data.gather(part)).cpu().double() for part in parts])
@@ -149,10 +142,8 @@ def few_shot_accuracy(
 
 class FewShotEvaluator:
     """The protocol few-shot: the features of the server's model, on episodes of the global test set.
-
     The episodes are drawn once from `streams`, so that all rounds, and all methods at one seed, face the same ones.
-    Raises as `episodes`.
-    """
+    Raises as `episodes`."""
 
     model_kind = "global"
     splits = ("test",)

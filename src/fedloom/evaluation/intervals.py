@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import norm
 from scipy.stats import t as student
 from torch import Tensor
 
@@ -26,11 +25,9 @@ Tested = Mapping[int, Mapping[str, MetricStates]]
 
 def group_sums(states: MetricStates, data: Dataset, by: str, bins: Tensor | None) -> MetricStates:
     """Return the states of a node's test with sums over the groups of its test samples, or over samples (by "row").
-
     They are the number of groups, the sums of k², k m and m² for k correct ones of m samples, and that of (sum of
     I)², where I is the derivative of the pooled AUROC by a sample's weight, times all samples. bins: pooled counts of
-    scores [2, C, K]; None makes no sums.
-    """
+    scores [2, C, K]; None makes no sums."""
     samples = states.states.get(SampleScores.key)
     if bins is None or not isinstance(samples, SampleScores):
         return states
@@ -46,10 +43,8 @@ def group_sums(states: MetricStates, data: Dataset, by: str, bins: Tensor | None
 
 def auroc_influence(bins: Tensor, numbers: Tensor, labels: Tensor) -> Tensor:
     """The derivative of the mean AUROC by the weight of each sample [n] float64, times all samples.
-
     bins: counts of all scores, of each class and of the others [2, C, K]. numbers: bin of each sample's scores [n, C].
-    labels: its class [n].
-    """
+    labels: its class [n]."""
     counts, total = bins.double(), bins[:, 0].sum()
     positives, negatives = sums = counts.sum(2)
     below = (counts.cumsum(2) - counts / 2) / sums[:, :, None]  # share of the class and of the others, [2, C, K]
@@ -61,8 +56,8 @@ def auroc_influence(bins: Tensor, numbers: Tensor, labels: Tensor) -> Tensor:
 
 
 def intervals_over_nodes(pooled: MetricStates, level: float) -> dict[str, Any]:
-    """Return the intervals of the accuracy and the AUROC of pooled samples, value ± t s, as `intervals` does, where
-    tests have made `group_sums`: of normal quantiles for 20 groups or more."""
+    """Return the intervals of the accuracy and the AUROC of pooled samples, value ± t s, from their `group_sums`, as
+    `intervals` does; t is that of the normal distribution for 20 groups or more."""
     samples = pooled.states.get(SampleScores.key)
     count, *sums = samples.sums.tolist() if isinstance(samples, SampleScores) else (0.0,)
     by_name, groups = dict[str, dict[str, float | None]](), int(count)
@@ -71,8 +66,8 @@ def intervals_over_nodes(pooled: MetricStates, level: float) -> dict[str, Any]:
         if name == "accuracy":
             square = max(0.0, sums[0] - 2 * value * sums[1] + value**2 * sums[2])
         if math.isfinite(value):
-            quantile = (student(groups - 1) if groups < _FEW_GROUPS else norm).ppf((1 + level) / 2)
-            half = float(quantile) * math.sqrt(groups / (groups - 1) * square) / pooled.total
+            t = student.ppf((1 + level) / 2, groups - 1 if groups < _FEW_GROUPS else math.inf)
+            half = float(t) * math.sqrt(groups / (groups - 1) * square) / pooled.total
             low, high = np.clip([value - half, value + half], 0, 1).tolist() if half else (None, None)
             by_name[f"{name}_pooled"] = {"value": value, "low": low, "high": high, "undefined": 0}
     method = f"t with {groups - 1} degrees of freedom" if groups < _FEW_GROUPS else "normal"
@@ -92,11 +87,9 @@ def intervals(
 ) -> dict[str, Any]:
     """Return the intervals of metrics of a test, as JSON values: by name the value, low and high (None where more than
     5 % of the draws have no value, or all have one), and undefined, the number of draws without one.
-
     They are quantiles of the draws; with G < 20 groups, value ± t sqrt(G / (G - 1)) s, with the draws' deviation s and
     t of G - 1 degrees of freedom. Clients with one group each are one stratum. evaluator: made with `keep_scores`.
-    tested: states of the split "test". further: values by name that are no metrics.
-    """
+    tested: states of the split "test". further: values by name that are no metrics."""
     main, data = evaluator.names[0], evaluator.scenario.test_set
     tested_states = ((client, states[main].states.get(SampleScores.key)) for client, states in tested.items())
     samples = {client: scores for client, scores in tested_states if isinstance(scores, SampleScores)}

@@ -2,8 +2,7 @@
 
 A state is a frozen dataclass whose fields are sums over samples: int, float, or a tensor. So it merges over batches,
 clients, workers and the nodes of a federation, in the order of the client ids. `docs/how-to/own-metric.md` has an
-example.
-"""
+example."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ class Predictions:
         owners: the client that holds each sample, where a model is tested on other clients' data; else None.
         domains: the sample's domain, where a metric asks for it; else None.
         indices: the place of each sample in the tested data [B] int64, where they are known.
-        bins: counts of scores in a first test [2, C, K] int64, by which a second one counts them in finer bins.
-    """
+        bins: counts of scores in a first test [2, C, K] int64, by which a second one counts them in finer bins."""
 
     logits: Tensor
     labels: Tensor
@@ -93,7 +91,6 @@ class Metric(ABC):
         higher_is_better: which of two values selects a round or a trial; None if neither may, as the best is between.
     """
 
-    __slots__ = ()
     over: ClassVar[Literal["clients", "samples", "honest samples"]] = "clients"
     detailed: ClassVar[bool] = True
     shared: ClassVar[str] = ""
@@ -172,7 +169,7 @@ def _at_level(kind: AtLevel, level: str) -> type[Metric] | None:
     """The same metric at another level, "0.9"; None unless it is a share above 0, and of a prevalence below 1."""
     if not re.fullmatch(r"0?\.\d+|1(\.0+)?", level) or not 0 < float(level) < 1 + ("@prevalence" not in kind.name):
         return None
-    members = {"__slots__": (), "name": f"{kind.name.partition('=')[0]}={level}"}
+    members = {"name": f"{kind.name.partition('=')[0]}={level}"}
     return cast(type[Metric], AtLevel(kind.__name__, (kind,), members))
 
 
@@ -285,8 +282,7 @@ class Scores:
         metrics: their classes, by name.
         also: scores of the method's other predictors, by name, where they were asked for.
         bad: clients that misbehave in this scenario; all data here are clean.
-        client_details: numbers that a run keeps of single clients from its last test, by client and name.
-    """
+        client_details: numbers that a run keeps of single clients from its last test, by client and name."""
 
     split: str
     pooled: MetricStates

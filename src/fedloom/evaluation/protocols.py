@@ -75,8 +75,7 @@ class Evaluator:
         keep_scores: whether tests also have a state with the scores of single samples, for `intervals`.
 
     Raises `ConfigError` if the test set has other classes than were trained, and for tests on others' data where fewer
-    than two clients have test samples.
-    """
+    than two clients have test samples."""
 
     def __init__(
         self,
@@ -171,10 +170,8 @@ class Evaluator:
         self, live: LoadedNet, predictor: Predictor, client: int, split: str, bins: Tensor | None = None
     ) -> MetricStates:
         """The metric states of one test of a split, with the predictor's weights in the net `live`.
-
         `client` is whose test it is; -1, -2, ... for the first, second, ... slice of a test of the server's model.
-        bins: counts of all scores in a first test [2, C, K], which says where they need finer bins.
-        """
+        bins: counts of all scores in a first test [2, C, K], which says where they need finer bins."""
         if self.data_kind == "local":
             return self._test(live, predictor, split, self._views(split).tensor(client), bins=bins)
         if self.data_kind == "others":
@@ -303,7 +300,7 @@ class Evaluator:
             scored = [predictor.logits(live.net, data.gather(part)) for part in torch.split(block, self.batch)]
             logits = scored[0].cpu() if len(scored) == 1 else torch.cat(scored).cpu()
             labels, domains = data.y[block].cpu(), self._domains(data, block)
-            if self.kept is not None and split == "test":
+            if self.kept is not None and split == "test" and bins is None:
                 self.kept.setdefault(self.test_name, []).append((block.cpu(), logits, labels))
             # In the same batches however many are copied at once, because sums of floats depend on their parts.
             for start in range(0, len(block), self.batch):
@@ -319,10 +316,8 @@ class Evaluator:
 @dataclass(frozen=True, slots=True)
 class Majority:
     """Accuracies in [0, 1] of predictions without a model, on the data that a protocol tests.
-
     label: the most frequent class of all training data, the lowest of equal ones. everywhere: its share of the tested
-    data. own: the mean share of each client's own most frequent class; NaN where the global test set is tested.
-    """
+    data. own: the mean share of each client's own most frequent class; NaN where the global test set is tested."""
 
     label: int
     everywhere: float

@@ -73,8 +73,8 @@ def check_scored(
     samples: int,
 ) -> dict[str, MetricStates]:
     """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
-    adapted: samples that adapting processed. examples: states by predictor. total, samples: the client's test samples, if
-    known, and its training samples."""
+    adapted: samples that adapting processed. examples: states by predictor. total, samples: the client's test samples,
+    if known, and its training samples."""
     if tested.keys() != examples.keys():
         raise MessageError(
             f"it has results of {', '.join(sorted(tested))[:200] or 'nothing'}; asked for {', '.join(sorted(examples))}"

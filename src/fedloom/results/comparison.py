@@ -54,8 +54,7 @@ class Comparison(Tabular):
             folder: the folder.
             allow_mixed: join runs of different versions of fedloom.
 
-        Raises `ConfigError` for a folder without a finished run, and for a study, whose rows `fedloom.read` knows.
-        """
+        Raises `ConfigError` for a folder without a finished run, and for a study, whose rows `fedloom.read` knows."""
         path = expand_home(folder)
         collected = search_runs([path])
         refuse_none(collected)
@@ -111,16 +110,14 @@ class Comparison(Tabular):
     def paired(self, against: str = BASELINE) -> list[Paired]:
         """Compare every row with that of one method, seed by seed, in the order of `rows()`; empty without that method.
 
-        Rows with another setting, protocol or selection of rounds, or without a common seed, are left out.
-        """
+        Rows with another setting, protocol or selection of rounds, or without a common seed, are left out."""
         return all_paired(self.rows(), against)
 
     def target_table(self, target: float | Sequence[float], format: str = "markdown") -> str:
         """Return the cost of reaching each `target`, an accuracy in [0, 1], as text: first tested round, bytes and
         FLOPs.
 
-        Means are over the seeds that reached it. Raises `ConfigError` for an unknown format or a wrong target.
-        """
+        Means are over the seeds that reached it. Raises `ConfigError` for an unknown format or a wrong target."""
         targets = [target] if isinstance(target, float | int) else target
         return target_table(self.results, targets).formatted(format)
 
@@ -129,8 +126,7 @@ class Comparison(Tabular):
         as text.
 
         Means are over seeds. Times compare only if all runs used one machine and one engine. Raises `ConfigError` for
-        an unknown format.
-        """
+        an unknown format."""
         return cost_table(self.results).formatted(format)
 
     def fairness_table(self, format: str = "markdown") -> str:
@@ -138,16 +134,14 @@ class Comparison(Tabular):
         with FedAvg, as text.
 
         Means are over seeds; runs whose protocol tests no single clients are left out. Raises `ConfigError` for an
-        unknown format.
-        """
+        unknown format."""
         return _text(fairness_table(grouped(self.results)), format)
 
     def domain_table(self, format: str = "markdown") -> str:
         """Return the accuracy on each domain that runs left out of their training, and the mean over domains, as text.
 
         Args:
-            format: "markdown", "latex" or "csv".
-        """
+            format: "markdown", "latex" or "csv"."""
         return _text(left_out_table(grouped(self.results)), format)
 
     def newcomer_table(self, format: str = "markdown") -> str:
@@ -156,8 +150,7 @@ class Comparison(Tabular):
         The numbers of "csv" have a line for each way of serving, with how accuracy spreads over these clients.
 
         Args:
-            format: "markdown", "latex" or "csv".
-        """
+            format: "markdown", "latex" or "csv"."""
         return _text(newcomer_table(grouped(self.results)), format)
 
     def evaluate(self, **options: Any) -> Comparison:
@@ -180,8 +173,7 @@ class Comparison(Tabular):
         """Return one row for each run and client: label, method, seed, protocol, client, and accuracy at the selected
         round.
 
-        Raises `ConfigError` if pandas is not installed.
-        """
+        Raises `ConfigError` if pandas is not installed."""
         rows: list[dict[str, Any]] = []
         for group in grouped(self.results):
             row = group.row
@@ -195,8 +187,7 @@ class Comparison(Tabular):
         """Return one row for each run and protocol: label, method, preset, seed, the settings in which runs differ, and
         results.
 
-        Raises `ConfigError` if pandas is not installed.
-        """
+        Raises `ConfigError` if pandas is not installed."""
         return frame([self._row(group.row, result) for group in grouped(self.results) for result in group.results])
 
     def pivot(
@@ -232,8 +223,7 @@ class Comparison(Tabular):
             label: the LaTeX label.
 
         Raises:
-            ConfigError: for an unknown name, and for two values in a cell, which names the key that still varies.
-        """
+            ConfigError: for an unknown name, and for two values in a cell, which names the key that still varies."""
         from fedloom.results.pivot import PivotLayout, default_columns, pivot, split_names
 
         automatic = rows is None and columns is None
@@ -262,8 +252,7 @@ class Comparison(Tabular):
             width: width of the figure, in inches.
             against: for dots, the method from which differences are drawn, seed by seed.
 
-        Raises `ConfigError` for another kind or metric, and where there is nothing to draw.
-        """
+        Raises `ConfigError` for another kind or metric, and where there is nothing to draw."""
         from fedloom.results.plot_values import plot_values
 
         values = plot_values(self.results, kind, metric, against)

@@ -36,8 +36,7 @@ _COMPARED = {"method", "preset", "n", "up", "down", "time", "diverged", "attack"
 class Summary(list[Record]):
     """Rows of plain values, for `pandas.DataFrame` too. `print` shows them as a table, and so does a notebook.
 
-    notes: sentences below the table.
-    """
+    notes: sentences below the table."""
 
     def __init__(self, table: DataTable, notes: Sequence[str] = ()) -> None:
         super().__init__(table.records or ())
@@ -83,8 +82,7 @@ def comparison_summary(rows: Sequence[ResultRow], verdict: str) -> Summary:
 
     Args:
         rows: the rows of its table.
-        verdict: the finding of the comparison, in words.
-    """
+        verdict: the finding of the comparison, in words."""
     several = {"protocol"} if len({row["protocol"] for row in rows}) > 1 else set()
     shown = [column for column in result_columns(rows) if column.heading in _COMPARED | several]
     measured = sorted({f"protocol {row['protocol']}, round selected: {row['select']}" for row in rows})
@@ -114,8 +112,7 @@ class Tabular:
         """Return one row for each group of runs that differ in the seed only, as text in "markdown", "latex" or "csv".
 
         markdown and latex: accuracy in percent, mean ± sample standard deviation over n seeds; bytes and time per run.
-        csv: plain numbers, accuracies as shares in [0, 1], bytes, seconds. Raises `ConfigError` for another format.
-        """
+        csv: plain numbers, accuracies as shares in [0, 1], bytes, seconds. Raises `ConfigError` for another format."""
         return results_table(self._runs(), with_notes=format == "latex").formatted(format)
 
     def _repr_html_(self) -> str:
@@ -146,8 +143,7 @@ class Result(RunData, Tabular):
             client: number of the client whose personal model is returned; None for the server's.
             at: "last", "best_val" (on validation data), or the number of a round with a checkpoint.
 
-        Raises as `fedloom.load` does.
-        """
+        Raises as `fedloom.load` does."""
         from fedloom.runs.export.trained import of_result
 
         return of_result(self, client, at).module
@@ -158,8 +154,7 @@ class Result(RunData, Tabular):
         Args:
             round_: number of the round.
 
-        Raises `ConfigError` for a round that was not kept, `CheckpointError` for damaged files.
-        """
+        Raises `ConfigError` for a round that was not kept, `CheckpointError` for damaged files."""
         from fedloom.runs.export.trained import RoundModels
 
         return RoundModels(self, round_)
@@ -168,8 +163,7 @@ class Result(RunData, Tabular):
         """Write the trained model to `path`, with its metadata and its model card in the same folder.
 
         The suffix is the format: .safetensors, .onnx, or .pt2 for torch.export. client, at: as for `model`. Raises as
-        `fedloom.load` and `fedloom.runs.export.trained.Trained.save` do.
-        """
+        `fedloom.load` and `fedloom.runs.export.trained.Trained.save` do."""
         from fedloom.results.export_model import export_model
         from fedloom.runs.export.trained import of_result
 
@@ -197,8 +191,7 @@ class Result(RunData, Tabular):
                 these; and `label`, `model` and `note`, as for `fedloom.evaluate`.
 
         Raises `ConfigError` for impossible tests, `CheckpointError` for a round without a checkpoint, and
-        `RunFolderError` for data that have changed.
-        """
+        `RunFolderError` for data that have changed."""
         again = {"protocols", "newcomers", "by", "interval"} & options.keys() or not isinstance(
             data, Path | str | tuple
         )
@@ -229,8 +222,7 @@ class Result(RunData, Tabular):
     def to_pandas(self) -> pandas.DataFrame:
         """Return all measures, one a row: round, client, split, protocol, name, value.
 
-        Raises `ConfigError` if pandas is not installed.
-        """
+        Raises `ConfigError` if pandas is not installed."""
         return frame(self.rows)
 
     def plot(self, name: str = "accuracy", split: str = "test") -> Axes:
@@ -238,8 +230,7 @@ class Result(RunData, Tabular):
 
         Args:
             name: name of the measure.
-            split: split of the measure, "test" or "val", say.
-        """
+            split: split of the measure, "test" or "val", say."""
         import matplotlib.pyplot as plt
 
         axes: Axes = plt.figure().add_subplot()

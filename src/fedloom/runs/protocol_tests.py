@@ -20,7 +20,7 @@ from fedloom.evaluation.protocols import Majority, majority, no_model_error
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.setup import Setup, keeps_scores
+from fedloom.runs.setup import Setup
 from fedloom.runs.storage.log import Row, accuracies, new_row, of_protocol, value_at_selected_round
 
 
@@ -260,16 +260,14 @@ class ProtocolTests:
                 predictors = self._predictors(evaluator.model_kind, round_)
                 return score_rows(round_, evaluator.scores(split, predictors), protocol)
         results = self._tested(evaluator, protocol, split)
-        tested, adapted = (
-            {client: of.tested for client, of in results.items()},
-            sum(r.samples for r in results.values()),
-        )
+        tested = {client: result.tested for client, result in results.items()}
+        adapted = sum(result.samples for result in results.values())
         scores = evaluator.scores(split, tested)
         if bins := self._bins_for_second_test(round_, scores, evaluator):
             again = {client: result.tested for client, result in self._tested(evaluator, protocol, split, bins).items()}
             if again.keys() == tested.keys():  # else a node has gone meanwhile
                 scores = scores.with_pooled(evaluator.scores(split, again))
-        if self.config.evaluation.decision is not None or keeps_scores(self.config):
+        if self.config.evaluation.decision is not None or self.config.keeps_scores:
             self._last[protocol, split] = scores, tested
         if split == "test":
             self.details[protocol] = scores.details()
@@ -280,26 +278,20 @@ class ProtocolTests:
     def _tested(
         self, evaluator: Evaluator, protocol: str, split: str, bins: Mapping[str, Tensor] | None = None
     ) -> dict[int, EvalResult]:
-        federation = self.federation
-        if evaluator.tests_on_clients(split):
-            tests = federation.tests(split, protocol)
-        else:
-            tests = federation.server_tests(split, evaluator.slices(split), protocol)
-        return {r.client: r for r in federation.engine.test(replace(test, bins=bins or {}) for test in tests)}
+        tests = self.federation.server_tests(split, evaluator.slices(split), protocol)
+        tests = self.federation.tests(split, protocol) if evaluator.tests_on_clients(split) else tests
+        return {r.client: r for r in self.federation.engine.test(replace(test, bins=bins or {}) for test in tests)}
 
     def _bins_for_second_test(self, round_: int, scores: Scores, evaluator: Evaluator) -> dict[str, Tensor]:
         """Return counts of scores by predictor if these scores, of one model, shall be counted again in finer bins, or
         nodes shall make sums for intervals; nodes test a second time after the last round alone."""
-        remote, is_last = self.federation.scenario.remote, round_ == self.config.rounds
-        if evaluator.model_kind != "global" or (remote and not is_last):
+        remote, evaluation = self.federation.scenario.remote, self.config.evaluation
+        if evaluator.model_kind != "global" or (remote and round_ != self.config.rounds):
             return {}
-        needed = {}
-        for name, of in {evaluator.model_kind: scores, **scores.also}.items():
-            state = scores_in(of.pooled)
-            wants_sums = remote and self.config.evaluation.intervals is not None and scores.split == "test"
-            if state is not None and (wants_sums or state.needs_second_test):
-                needed[name] = state.bins
-        return needed
+        makes_sums = remote and evaluation.intervals is not None and scores.split == "test"
+        by_predictor = {evaluator.model_kind: scores, **scores.also}
+        states = {name: state for name, of in by_predictor.items() if (state := scores_in(of.pooled)) is not None}
+        return {name: state.bins for name, state in states.items() if makes_sums or state.needs_second_test}
 
     def _predictors(self, kind: str, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
         federation = self.federation

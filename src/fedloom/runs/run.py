@@ -32,7 +32,7 @@ from fedloom.runs.storage.checkpoint import Checkpoint, report_misfits, restore
 from fedloom.runs.storage.data_record import data_record_of, describe_environment, on_kept_device, refuse_other_data
 from fedloom.runs.storage.folders import explain_shortage
 from fedloom.runs.storage.log import NEWCOMERS, START, Row, best_val, new_row
-from fedloom.runs.storage.predictions import PREDICTIONS, write_predictions
+from fedloom.runs.storage.predictions import PREDICTIONS, no_predictions, write_predictions
 from fedloom.runs.storage.run_data import CLIENTS_FILE, RunData
 from fedloom.runs.storage.run_folder import RunFolder
 from fedloom.runs.storage.schemas import difference
@@ -67,8 +67,7 @@ def run(
         result_type: the class of the result, `RunData` or one that adds methods to it.
 
     Raises `ConfigError`, `DataError`, `RunFolderError` and `CheckpointError` before any training, `ClientError` if a
-    client fails.
-    """
+    client fails."""
     watchers = callbacks, engine_factory, result_type
     if out is None:
         with reproducible_settings():
@@ -140,12 +139,7 @@ class _Run(Generic[R]):
         self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, list(callbacks)
         self.result_type = result_type
         self.engine_factory = engine_factory
-        refusals = {
-            "they are written to a run folder; give the run one (--out, out=...)": folder is None,
-            "scores of single samples never leave a node": scenario.remote or engine_factory is not None,
-            "few-shot draws episodes, and tests no sample once": config.evaluation.protocol == "few-shot",
-        }
-        for why in (why for why, applies in refusals.items() if applies and config.checkpoint.predictions):
+        if config.checkpoint.predictions and (why := no_predictions(config, folder is None, bool(engine_factory))):
             raise ConfigError(f"checkpoint.predictions: {why}")
         if config.early_stopping is not None:
             self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))

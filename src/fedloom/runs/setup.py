@@ -92,17 +92,12 @@ class Setup:
             return {evaluation.protocol: few_shot}
         scored = ("auroc",) if evaluation.decision else ()  # its states hold the scores of thresholds
         settings: dict[str, Any] = {"also": evaluation.also, "metrics": (*evaluation.metrics, *scored)}
-        settings |= {"scores_mib": evaluation.scores_mib, "keep_scores": keeps_scores(config)}
+        settings |= {"scores_mib": evaluation.scores_mib, "keep_scores": config.keeps_scores}
         worker.evaluators = {
             protocol: Evaluator(on_device, protocol, batch=PASS_BATCH, **settings)
             for protocol in evaluation.tested_protocols
         }
         return worker.evaluators
-
-
-def keeps_scores(config: RunConfig) -> bool:
-    """Whether tests keep the scores of single samples."""
-    return config.evaluation.intervals is not None or config.checkpoint.predictions
 
 
 _log = logging.getLogger(__name__)

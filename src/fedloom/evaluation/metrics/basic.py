@@ -15,14 +15,7 @@ from fedloom.evaluation.metric import LARGEST_SUM, METRICS, Groups, Metric, Pred
 @METRICS.register("accuracy")
 @dataclass(frozen=True, slots=True)
 class Accuracy(Metric):
-    """The share of correct predictions in [0, 1].
-
-    Example:
-        >>> import torch
-        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
-        >>> Accuracy.new(Predictions(logits, torch.tensor([0, 1, 1]))).compute()
-        0.6666666666666666
-    """
+    """The share of correct predictions in [0, 1]."""
 
     correct: int
     total: int
@@ -61,7 +54,6 @@ class MeanOverSamples(Metric):
 class NatsOverSamples(MeanOverSamples):
     """A mean in nats, 0 or more. It may be infinite or NaN, if the model diverged."""
 
-    __slots__ = ()
     may_diverge: ClassVar[bool] = True
     higher_is_better: ClassVar[bool] = False
 
@@ -82,7 +74,6 @@ class Loss(NatsOverSamples):
         1.3862943649291992
     """
 
-    __slots__ = ()
     detailed: ClassVar[bool] = False
 
     @classmethod
@@ -122,9 +113,7 @@ class AttackSuccess(Metric):
 @dataclass(frozen=True, slots=True, eq=False)
 class ByGroup(Metric):
     """Counts of correct predictions [G] and of samples [G] in each of G groups, int64.
-
-    A group without samples is left out of the mean.
-    """
+    A group without samples is left out of the mean."""
 
     correct: Tensor
     samples: Tensor
@@ -154,7 +143,6 @@ class ByGroup(Metric):
 class OwnerAccuracy(ByGroup):
     """The mean over clients of the accuracy on each one's samples, of a model that none of them trained."""
 
-    __slots__ = ()
     pools_models: ClassVar[bool] = False
 
     @classmethod
@@ -165,8 +153,6 @@ class OwnerAccuracy(ByGroup):
 @METRICS.register("domain_accuracy")
 class DomainAccuracy(ByGroup):
     """The mean over domains of the accuracy on each one's samples, so a small domain counts as much as a large one."""
-
-    __slots__ = ()
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -179,9 +165,7 @@ class DomainAccuracy(ByGroup):
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleScores(Metric):
     """The class scores of single samples [n, C], and their places in the data [n]. They never leave a node.
-
-    sums: what a node sends instead, see `intervals.group_sums` [5] float64.
-    """
+    sums: what a node sends instead, see `intervals.group_sums` [5] float64."""
 
     logits: Tensor
     indices: Tensor

@@ -1,8 +1,7 @@
 """Metrics from counts of true and predicted classes, with a value for each class.
 
 Which classes a mean is over differs, and `details` says it: recall and specificity need tested samples of a class,
-precision and F1 count a class that is only predicted as 0. So scikit-learn agrees with all values.
-"""
+precision and F1 count a class that is only predicted as 0. So scikit-learn agrees with all values."""
 
 import math
 from collections.abc import Mapping
@@ -25,10 +24,8 @@ _LARGEST_MATRIX = 256  # classes; with more only the three counts of each class 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassCounts(Metric):
     """Counts of classes. The pooled samples have the confusion matrix, each client its three counts of each class.
-
     confusion: samples by true and predicted class [C, C] int64, or [0, 0]. counts: true, predicted and correctly
-    predicted samples of each class [3, C] int64, or [3, 0] where the matrix has them.
-    """
+    predicted samples of each class [3, C] int64, or [3, 0] where the matrix has them."""
 
     confusion: Tensor
     counts: Tensor
@@ -109,16 +106,7 @@ class ClassCounts(Metric):
 
 @METRICS.register("balanced_accuracy")
 class BalancedAccuracy(ClassCounts):
-    """The mean recall over the classes that the tested samples have.
-
-    Example:
-        >>> import torch
-        >>> logits, labels = torch.eye(2)[[0, 0, 0, 0]], torch.tensor([0, 0, 0, 1])
-        >>> BalancedAccuracy.new(Predictions(logits, labels)).compute()
-        0.5
-    """
-
-    __slots__ = ()
+    """The mean recall over the classes that the tested samples have."""
 
     def details(self) -> Mapping[str, Any]:
         classes = int((self.vectors()[0] > 0).sum())
@@ -130,14 +118,11 @@ class BalancedAccuracy(ClassCounts):
 class Recall(ClassCounts):
     """Recall (sensitivity) by class; its mean is the balanced accuracy."""
 
-    __slots__ = ()
-
 
 @METRICS.register("recall_all")
 class RecallOfAll(Recall):
     """The mean recall over all classes of the data, 0 for one without tested samples."""
 
-    __slots__ = ()
     on_request: ClassVar[bool] = True
     class_set: ClassVar[str] = _EVERY
 
@@ -146,7 +131,6 @@ class RecallOfAll(Recall):
 class Specificity(ClassCounts):
     """The share of the other classes' samples that is not taken for a class, as a mean over tested classes."""
 
-    __slots__ = ()
     on_request: ClassVar[bool] = True
 
     def by_class(self) -> Tensor:
@@ -159,7 +143,6 @@ class Specificity(ClassCounts):
 class PositivePredictiveValue(ClassCounts):
     """Precision by class, and its mean over the classes that were predicted."""
 
-    __slots__ = ()
     on_request: ClassVar[bool] = True
     class_set: ClassVar[str] = _DEFINED
 
@@ -170,11 +153,8 @@ class PositivePredictiveValue(ClassCounts):
 @METRICS.register("npv")
 class NegativePredictiveValue(ClassCounts):
     """The share of the samples not taken for a class that are not of it, as a mean over classes.
+    A class for which all samples are taken has none."""
 
-    A class for which all samples are taken has none.
-    """
-
-    __slots__ = ()
     on_request: ClassVar[bool] = True
     class_set: ClassVar[str] = _DEFINED
 
@@ -188,7 +168,6 @@ class NegativePredictiveValue(ClassCounts):
 class PpvAtPrevalence(PositivePredictiveValue, metaclass=AtLevel):
     """PPV by class where the share in the name of all samples were of the class, from recall and specificity."""
 
-    __slots__ = ()
     name: ClassVar[str] = "ppv@prevalence=0.1"
 
     def by_class(self) -> Tensor:
@@ -202,7 +181,6 @@ class PpvAtPrevalence(PositivePredictiveValue, metaclass=AtLevel):
 class NpvAtPrevalence(NegativePredictiveValue, metaclass=AtLevel):
     """NPV by class where the share in the name of all samples were of the class, from recall and specificity."""
 
-    __slots__ = ()
     name: ClassVar[str] = "npv@prevalence=0.1"
 
     def by_class(self) -> Tensor:
@@ -216,7 +194,6 @@ class NpvAtPrevalence(NegativePredictiveValue, metaclass=AtLevel):
 class Precision(PositivePredictiveValue):
     """Precision by class, and its mean over the classes that were tested or predicted, 0 for one never predicted."""
 
-    __slots__ = ()
     on_request: ClassVar[bool] = False
     class_set: ClassVar[str] = _MET
 
@@ -225,23 +202,14 @@ class Precision(PositivePredictiveValue):
 class PrecisionOfAll(Precision):
     """The mean precision over all classes of the data, 0 for one that was never predicted."""
 
-    __slots__ = ()
     on_request: ClassVar[bool] = True
     class_set: ClassVar[str] = _EVERY
 
 
 @METRICS.register("macro_f1")
 class MacroF1(ClassCounts):
-    """The mean F1 over the classes that the tested samples have or that were predicted.
+    """The mean F1 over the classes that the tested samples have or that were predicted."""
 
-    Example:
-        >>> import torch
-        >>> logits, labels = torch.eye(3)[[0, 0]], torch.tensor([0, 1])
-        >>> round(MacroF1.new(Predictions(logits, labels)).compute(), 4)
-        0.3333
-    """
-
-    __slots__ = ()
     class_set: ClassVar[str] = _MET
 
     def by_class(self) -> Tensor:
@@ -252,7 +220,6 @@ class MacroF1(ClassCounts):
 class MacroF1OfAll(MacroF1):
     """The mean F1 over all classes of the data, 0 for one neither tested nor predicted."""
 
-    __slots__ = ()
     on_request: ClassVar[bool] = True
     class_set: ClassVar[str] = _EVERY
 
@@ -260,8 +227,6 @@ class MacroF1OfAll(MacroF1):
 @METRICS.register("weighted_f1")
 class WeightedF1(ClassCounts):
     """The mean F1 over classes, each weighted by its number of tested samples."""
-
-    __slots__ = ()
 
     def compute(self) -> float:
         return weighted_mean(self.f1(), self.vectors()[0].double())
@@ -273,11 +238,7 @@ class WeightedF1(ClassCounts):
 @METRICS.register("mcc")
 class MatthewsCorrelation(ClassCounts):
     """Matthews' correlation of true and predicted classes, -1 to 1; 0 if all samples have one class or one prediction.
-
-    Gorodkin 2004 defines it for several classes.
-    """
-
-    __slots__ = ()
+    Gorodkin 2004 defines it for several classes."""
 
     def compute(self) -> float:
         true, predicted, correct = self.vectors().double()

@@ -2,8 +2,7 @@
 
 The expected calibration error (Guo et al. 2017, arXiv 1706.04599) compares the confidence max_c p_c with the share of
 correct predictions, in 15 bins ((b - 1) / 15, b / 15]. It grows where samples are few, so it is reported on all samples
-together and not by client.
-"""
+together and not by client."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +22,6 @@ _FINE_BINS = 4096
 class OfConfidence(Metric):
     """A calibration error, which is reported on all samples together."""
 
-    __slots__ = ()
     over: ClassVar[Literal["clients", "samples", "honest samples"]] = "samples"
     detailed: ClassVar[bool] = False
     needs_scores: ClassVar[bool] = True
@@ -70,13 +68,10 @@ class CalibrationError(OfConfidence):
 @dataclass(frozen=True, slots=True, eq=False)
 class AdaptiveCalibrationError(OfConfidence):
     """The calibration error with 15 bins of equal numbers of samples, on all samples together.
-
     Samples of equal confidence share a bin, so the order of samples does not matter. Above the limit of memory,
     confidences are first summed in 4,096 bins of equal width.
-
     samples: confidence and correctness of each [n, 2] float64, without rows where they are summed. sums: as for `ece`
-    [B, 3], or no rows. limit: bytes that confidences may take.
-    """
+    [B, 3], or no rows. limit: bytes that confidences may take."""
 
     samples: Tensor
     sums: Tensor
@@ -132,7 +127,6 @@ class AdaptiveCalibrationError(OfConfidence):
 class Brier(MeanOverSamples):
     """The Brier score: the mean squared distance of the probabilities to the true class, from 0 to 2 (Brier 1950)."""
 
-    __slots__ = ()
     needs_scores: ClassVar[bool] = True
     may_diverge: ClassVar[bool] = True
     higher_is_better: ClassVar[bool | None] = False
@@ -155,7 +149,6 @@ class Brier(MeanOverSamples):
 class NegativeLogLikelihood(NatsOverSamples):
     """The mean of -log p of the true class, in nats and float64. `loss` is the same in the model's precision."""
 
-    __slots__ = ()
     needs_scores: ClassVar[bool] = True
 
     @classmethod

@@ -1,8 +1,7 @@
 """Metrics of ranks: AUROC, average precision, and operating points of the ROC curve, one class against all others.
 
 They rank samples by the log odds of a class, because float32 probabilities of a confident net are all 0 or 1 and tie.
-A class needs samples of both kinds, or it is left out of the means. scikit-learn agrees with all values.
-"""
+A class needs samples of both kinds, or it is left out of the means. scikit-learn agrees with all values."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -41,8 +40,7 @@ class ClassScores(Metric):
             the value and the bound of each operating point [4 + 2 P, C] float64; [.., 0] where they are not yet
             computed.
         limit: bytes that scores may take.
-        points: names of the P operating points, with blanks between them.
-    """
+        points: names of the P operating points, with blanks between them."""
 
     scores: Tensor
     labels: Tensor
@@ -146,9 +144,7 @@ class ClassScores(Metric):
 
     def curve(self, label: int) -> list[list[float]]:
         """Rows of a threshold, and the samples of the class and of all others at or above it, at falling thresholds.
-
-        They are those of the decision curve (risks of 1 to 99 %), and some 100 that a ROC curve needs.
-        """
+        They are those of the decision curve (risks of 1 to 99 %), and some 100 that a ROC curve needs."""
         scores, (thresholds, hits, alarms) = self.counts(label)[0], self.cuts(label)
         above = torch.searchsorted(scores, _RISKS)
         at_risks = torch.stack([_RISKS, hits[above], alarms[above]], 1)
@@ -197,9 +193,7 @@ class ClassScores(Metric):
 
     def _column(self, of_class: Tensor, others: Tensor, binned: bool) -> Tensor:
         """The column of `by_class` of one class, from its samples and all others [T] at rising scores.
-
-        Samples of one entry are tied.
-        """
+        Samples of one entry are tied."""
         positives, negatives = of_class.double(), others.double()
         if not float(positives.sum() * negatives.sum()):
             column = _undefined(self.points, 1)[:, 0]
@@ -222,18 +216,8 @@ class ClassScores(Metric):
 @METRICS.register("auroc")
 class Auroc(ClassScores):
     """The area under the ROC curve, one class against all others, as a mean over classes.
-
     It is the share of pairs, of a sample of the class and one of another, in which the first has the higher score;
-    equal scores count half. A class needs a sample of either kind.
-
-    Example:
-        >>> import torch
-        >>> logits, labels = torch.tensor([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0]]), torch.tensor([0, 1, 1])
-        >>> Auroc.new(Predictions(logits, labels)).compute()
-        1.0
-    """
-
-    __slots__ = ()
+    equal scores count half. A class needs a sample of either kind."""
 
     def details(self) -> Mapping[str, Any]:
         two = self.bins.shape[1] == 2
@@ -243,8 +227,6 @@ class Auroc(ClassScores):
 @METRICS.register("average_precision")
 class AveragePrecision(ClassScores):
     """The mean over classes of the area under precision over recall in steps, one class against all others."""
-
-    __slots__ = ()
 
     def of_metric(self) -> Tensor:
         return self.values()[[1, 2]]
@@ -256,12 +238,9 @@ class AveragePrecision(ClassScores):
 
 class OperatingPoint(ClassScores, metaclass=AtLevel):
     """The highest value of one share where another is at least the level in the name, by class, and their mean.
-
     A sample is positive if its score reaches a threshold. The threshold is the best one for the tested samples, chosen
-    for each class, so the value is optimistic where they are few.
-    """
+    for each class, so the value is optimistic where they are few."""
 
-    __slots__ = ()
     name: ClassVar[str]
 
     def of_metric(self) -> Tensor:
@@ -277,16 +256,8 @@ class OperatingPoint(ClassScores, metaclass=AtLevel):
 
 @METRICS.register("sensitivity@specificity=0.95")
 class SensitivityAtSpecificity(OperatingPoint):
-    """The highest sensitivity (recall) of a threshold with at least this specificity, by class.
+    """The highest sensitivity (recall) of a threshold with at least this specificity, by class."""
 
-    Example:
-        >>> import torch
-        >>> logits, labels = torch.tensor([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0], [0.0, 0.0]]), torch.tensor([0, 1, 0, 1])
-        >>> SensitivityAtSpecificity.new(Predictions(logits, labels)).details()["by_class"]
-        [0.0, 0.5]
-    """
-
-    __slots__ = ()
     name: ClassVar[str] = "sensitivity@specificity=0.95"
 
 
@@ -294,7 +265,6 @@ class SensitivityAtSpecificity(OperatingPoint):
 class SpecificityAtSensitivity(OperatingPoint):
     """The highest specificity of a threshold with at least this sensitivity (recall), by class."""
 
-    __slots__ = ()
     name: ClassVar[str] = "specificity@sensitivity=0.95"
 
 
@@ -325,10 +295,8 @@ def _operating_point(name: str, positives: Tensor, negatives: Tensor) -> tuple[T
 
 def log_odds(logits: Tensor) -> Tensor:
     """The score of each class, z_c - log sum exp of the others' logits [n, C] float64; -inf in rows with a NaN.
-
     The last bits matter, because a tie counts half: samples tie if their logits differ by the order of the other
-    classes, or by a constant that float64 subtracts exactly.
-    """
+    classes, or by a constant that float64 subtracts exactly."""
     shifted = _shifted(logits, logits.amax(1, keepdim=True))
     if logits.shape[1] <= 2:
         scores = shifted - shifted.flip(1)

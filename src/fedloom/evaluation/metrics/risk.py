@@ -1,7 +1,6 @@
 """Log odds of a class as risks: calibration by logistic regression, and thresholds, from the states of `ranks`.
 
-A sample in a bin counts as at its middle, off by 0.3 % of its score at most.
-"""
+A sample in a bin counts as at its middle, off by 0.3 % of its score at most."""
 
 import math
 from collections.abc import Mapping
@@ -22,12 +21,9 @@ DECISION = ("decision_sensitivity", "decision_specificity", "decision_ppv", "dec
 @METRICS.register("calibration_slope")
 class CalibrationSlope(ClassScores):
     """The slope of the logistic regression of a class on its log odds (Cox 1958), on all samples together.
-
     Below 1 the model is overconfident. Of two classes the value is that of the second, of more a mean. A class that a
-    threshold separates from the others has none.
-    """
+    threshold separates from the others has none."""
 
-    __slots__ = ()
     over: ClassVar[Literal["clients", "samples", "honest samples"]] = "samples"
     detailed: ClassVar[bool] = False
     on_request: ClassVar[bool] = True
@@ -51,7 +47,6 @@ class CalibrationSlope(ClassScores):
 class CalibrationIntercept(CalibrationSlope):
     """The intercept of the regression that gives `calibration_slope`."""
 
-    __slots__ = ()
     place: ClassVar[int] = 0
 
 
@@ -59,7 +54,6 @@ class CalibrationIntercept(CalibrationSlope):
 class CalibrationInTheLarge(CalibrationSlope):
     """The intercept of that regression with slope 1; above 0 the model says too low risks on average."""
 
-    __slots__ = ()
     place: ClassVar[int] = 2
 
 

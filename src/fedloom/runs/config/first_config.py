@@ -82,8 +82,7 @@ def first_config(data: str, label: str | None = None, owner: str | None = None, 
         owner: the column of the owners; "none" takes none, None chooses.
         ask: asks a person for the columns that are not named.
 
-    Raises `ConfigError` or `DataError`, one line that says what to do, for data that cannot be read or dealt.
-    """
+    Raises `ConfigError` or `DataError`, one line that says what to do, for data that cannot be read or dealt."""
     name, source = _source(data, label, owner, ask)
     findings = mend(source) if source["source"][0] in ("csv", "parquet") else []
     kind = SOURCES.get(source["source"][0])

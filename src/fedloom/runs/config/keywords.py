@@ -99,8 +99,7 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
 
     Without `partition` and its keys, each owner becomes a client if samples have owners; otherwise the samples are
     dealt at random (`iid`). Raises `ConfigError` for unknown names or keys and for values out of range, and `DataError`
-    for data of an unknown type or of shapes that do not fit.
-    """
+    for data of an unknown type or of shapes that do not fit."""
     with reproducible_settings():
         splits = None if isinstance(source, str) else splits_from(source, keys.get("labels", "single"))
     named = {"source": source} if splits is None else {"source": "given", "digest": ""}

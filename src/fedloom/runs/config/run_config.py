@@ -202,6 +202,11 @@ class RunConfig(Section):
         plain[self.method] = self.build_method().options.resolved()
         return plain
 
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether tests keep the scores of single samples."""
+        return self.evaluation.intervals is not None or self.checkpoint.predictions
+
     def fingerprint(self) -> str:
         """Return a hash (16 hex digits) of every setting that can change a result."""
         # engine, checkpoints and Flower's waiting times change no number, so a run may resume with others
@@ -273,8 +278,7 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     are YAML, and null drops a key that takes no null.
 
     Another kind (partition, source, model, optimiser, attack, method) drops the keys of the file that only the former
-    kind knows, and one warning says which. Raises `ConfigError` for a file or a word that cannot be read.
-    """
+    kind knows, and one warning says which. Raises `ConfigError` for a file or a word that cannot be read."""
     values = {} if path is None else read_yaml(path) or {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a config is a mapping of keys to values, this is a {type(values).__name__}")

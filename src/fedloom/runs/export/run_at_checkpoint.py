@@ -41,14 +41,11 @@ class Memory:
 
     def build(self) -> Scenario:
         """Return the scenario that was passed, or build it."""
-        if self.scenario is not None:
-            return self.scenario
         source, _ = self.config.scenario.parts()
-        key = f"{source.kind} {source.model_dump_json()}"
-        if key not in self.loaded:
+        if self.scenario is None and (key := f"{source.kind} {source.model_dump_json()}") not in self.loaded:
             self.loaded.clear()
             self.loaded[key] = source.load()
-        return self.config.scenario.build(self.config.seed, self.loaded[key])
+        return self.scenario or self.config.scenario.build(self.config.seed, self.loaded[key])
 
 
 class RunAtCheckpoint:

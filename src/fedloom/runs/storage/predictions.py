@@ -3,13 +3,26 @@
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metrics.basic import SampleScores
 
+if TYPE_CHECKING:
+    from fedloom.runs.config.run_config import RunConfig
+
 PREDICTIONS = "predictions.parquet"
+
+
+def no_predictions(config: "RunConfig", in_memory: bool, over_nodes: bool) -> str | None:
+    """Say why a run cannot write predictions; None if it can."""
+    if over_nodes or config.scenario.source == "nodes":
+        return "scores of single samples never leave a node"
+    if config.evaluation.protocol == "few-shot":
+        return "few-shot draws episodes of samples; take another protocol"
+    return "they are written to a run folder; give the run one (--out, out=...)" if in_memory else None
 
 
 def write_predictions(folder: Path, scenario: Scenario, salt: str, tests: Iterable[tuple[int, SampleScores]]) -> None:
