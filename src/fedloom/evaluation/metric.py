@@ -191,7 +191,7 @@ class MetricRegistry(Registry[type[Metric]]):
         return self._at_level(name) or super().get(name)
 
     def why_unknown(self, name: str) -> str:
-        """As `Registry.why_unknown`; says of a is_known metric that its level cannot be one."""
+        """As `Registry.why_unknown`; says of a known metric that its level cannot be one."""
         stem, _, level = name.partition("=")
         is_known = any(usual.startswith(f"{stem}=") for usual in self.names())
         bound = "below" if stem.endswith("prevalence") else "up to"
@@ -299,11 +299,9 @@ class Scores:
         if over == "honest samples":
             honest = self._honest()
             return (MetricStates.merged(honest.values()) if honest else self.pooled).value(name)
-        if over == "samples" or not self.clients:
-            return self.pooled.value(name)
-        values = self._defined(name).values()
-        # A mean over a few clients would speak for the others; scores of one model can be ranked together instead.
-        if not self.metrics[name].pools_models and 2 * len(values) < len(self.clients) and self._is_pooled(name):
+        values = self._defined(name).values() if over == "clients" else []
+        is_few = not self.metrics[name].pools_models and 2 * len(values) < len(self.clients) and self._is_pooled(name)
+        if over == "samples" or not self.clients or is_few:  # a few clients shall not speak for the others
             return self.pooled.value(name)
         return sum(values) / len(values) if values else math.nan
 
@@ -382,8 +380,7 @@ class Scores:
 
 def details_of_clients(states: Mapping[int, MetricStates]) -> dict[int, Mapping[str, list[int]]]:
     """Return the numbers that a run keeps of each client, of the first ones that fit 1.5 million numbers."""
-    by_client: dict[int, Mapping[str, list[int]]] = {}
-    room = _MOST_NUMBERS
+    by_client, room = dict[int, Mapping[str, list[int]]](), _MOST_NUMBERS
     for client, of_client in states.items():
         details = {name: numbers for s in of_client.states.values() for name, numbers in s.client_details().items()}
         room -= sum(map(len, details.values()))

@@ -230,8 +230,8 @@ class Node:
             ctx = replace(ctx, task=self._setup.tasks[0])
         bins = {name: torch.tensor(counts) for name, counts in request.bins.items()}
         job = EvalJob(ctx, from_bytes(message.body), state, self.indices, request.split, request.protocol, bins)
-        result, data, asked = worker.test(job), self.scenario.test_set, self.config.evaluation.intervals
-        by = "row" if asked is None else asked.by
+        result, data, intervals = worker.test(job), self.scenario.test_set, self.config.evaluation.intervals
+        by = "row" if intervals is None else intervals.by
         tested = {name: group_sums(of, data, by, bins.get(name)) for name, of in result.tested.items()}
         result = replace(result, tested={name: states.portable() for name, states in tested.items()})
         return wire.reply_with(result, request), b""

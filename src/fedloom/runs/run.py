@@ -32,9 +32,9 @@ from fedloom.runs.storage.checkpoint import Checkpoint, report_misfits, restore
 from fedloom.runs.storage.data_record import data_record_of, describe_environment, on_kept_device, refuse_other_data
 from fedloom.runs.storage.folders import explain_shortage
 from fedloom.runs.storage.log import NEWCOMERS, START, Row, best_val, new_row
-from fedloom.runs.storage.predictions import PREDICTIONS, no_predictions, write_predictions
+from fedloom.runs.storage.predictions import no_predictions, write_predictions
 from fedloom.runs.storage.run_data import CLIENTS_FILE, RunData
-from fedloom.runs.storage.run_folder import RunFolder
+from fedloom.runs.storage.run_folder import PREDICTIONS, RunFolder
 from fedloom.runs.storage.schemas import difference
 from fedloom.runs.summary import degenerate, summarise
 

@@ -9,15 +9,14 @@ import numpy as np
 
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metrics.basic import SampleScores
+from fedloom.runs.storage.run_folder import PREDICTIONS
 
 if TYPE_CHECKING:
     from fedloom.runs.config.run_config import RunConfig
 
-PREDICTIONS = "predictions.parquet"
-
 
 def no_predictions(config: "RunConfig", in_memory: bool, over_nodes: bool) -> str | None:
-    """Say why a run cannot write predictions; None if it can."""
+    """Say why a run of `config`, perhaps in_memory or over_nodes, cannot write predictions; None if it can."""
     if over_nodes or config.scenario.source == "nodes":
         return "scores of single samples never leave a node"
     if config.evaluation.protocol == "few-shot":

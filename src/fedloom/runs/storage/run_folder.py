@@ -18,12 +18,12 @@ from fedloom.core.safe_yaml import parse_yaml
 from fedloom.runs.storage import folders, schemas
 from fedloom.runs.storage.folders import delete_round_folders
 from fedloom.runs.storage.log import MetricsLog, Row, StoredRow
-from fedloom.runs.storage.predictions import PREDICTIONS
 
 if TYPE_CHECKING:
     from fedloom.runs.config.run_config import RunConfig
 
 
+PREDICTIONS = "predictions.parquet"
 _CHECKSUMS, _CONTENT = "checksums", "content"
 _KINDS = {_CONTENT, "numbers", "metrics", "config"}
 # Files of a run, its report and its diagnosis, without the checkpoints. Earlier versions wrote .metrics.parquet.
