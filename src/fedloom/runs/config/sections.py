@@ -155,9 +155,9 @@ class EvaluationConfig(Section):
         description="Names of further metrics: average_precision, auroc, adaptive_ece, brier, nll, precision, recall, "
         "specificity, ppv, npv, mcc, weighted_f1, domain_accuracy, calibration_slope, calibration_intercept, "
         "calibration_in_the_large, means over all classes (recall_all, precision_all, macro_f1_all), and those of "
-        "plug-ins; in Python also functions. With any share: sensitivity@specificity=0.95, specificity@sensitivity=0.95, "
-        "ppv@prevalence=0.1, npv@prevalence=0.1. Accuracy, loss, balanced_accuracy, macro_f1, ece and the success of "
-        "an attack are always recorded, also by an empty list.",
+        "plug-ins; in Python also functions. With any share: sensitivity@specificity=0.95, "
+        "specificity@sensitivity=0.95, ppv@prevalence=0.1, npv@prevalence=0.1. Accuracy, loss, balanced_accuracy, "
+        "macro_f1, ece and the success of an attack are always recorded, also by an empty list.",
         examples=[["auroc", "sensitivity@specificity=0.9"]],
     )
     scores_mib: float = Field(
