@@ -137,7 +137,7 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
     return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"])
 
 
-_FILES_OF_A_FINISHED_RUN = ("summary.json", "metrics.parquet", "report.html")
+_FILES_OF_A_FINISHED_RUN = ("summary.json", "metrics.parquet", "predictions.parquet", "report.html")
 
 
 def rewind(path: Path, round_: int) -> list[int]:
