@@ -163,7 +163,9 @@ def test_values_by_group_are_those_of_newcomers_too(ditto):
     assert ("global/global", "client 0") in records
 
 
-def test_intervals_are_added_by_group_or_row(tmp_path):
+def test_intervals_are_added_by_group_or_row(ditto, tmp_path):
+    with pytest.raises(ConfigError, match=r"interval = 'group': scenario\.group names none in this run; take 'row'"):
+        ditto.evaluate(interval="group")
     y = np.arange(200) // 5 % 2
     x = (np.random.default_rng(0).normal(size=(200, 3)) + y[:, None]).astype(np.float32)
     scenario = fl.scenario(from_arrays(x, y, groups=np.arange(200) // 5), clients=2, partition="iid")

@@ -109,6 +109,8 @@ def evaluate_run(
         is_known = not own_sources(evaluation.metrics)  # a function may have changed under its name
         content = folder.read_evaluation(digest, run.numbers) if folder and is_known else None
         if content is None:
+            if interval == "group" and opened.scenario.test_set.group is None:
+                raise ConfigError("interval = 'group': scenario.group names none in this run; take 'row'")
             config = config.model_copy(update={"evaluation": evaluation, "early_stopping": None})
             content = _tests(run, opened, config, new, served, by)
             content |= {} if new is None else {"source": "new data" if isinstance(data, tuple) else str(data)}
