@@ -169,6 +169,11 @@ def test_importing_is_light(statement: str) -> None:
         assert not loaded & {"pydantic", "fedloom.runs.config.reference"}
 
 
+def test_a_run_starts_with_little_beside_torch() -> None:
+    loaded = modules_after("import fedloom.runs.run")
+    assert not loaded & {"scipy", "pandas", "matplotlib", "sklearn", "pyarrow", "jinja2", "PIL", "onnx", "flwr", "ray"}
+
+
 def test_running_needs_no_plots_and_no_scikit_learn() -> None:
     loaded = modules_after(
         "from fedloom.runs.run import run; from fedloom.data import SOURCES; SOURCES.get('digits')().load()"

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 
 from fedloom.core.text import is_share
@@ -55,6 +54,12 @@ def auroc_influence(bins: Tensor, numbers: Tensor, labels: Tensor) -> Tensor:
     return total * moved[:, ~by_class.isnan()].mean(1)
 
 
+def _t_quantile(level: float, groups: int) -> float:
+    from scipy.stats import t  # takes half a second, which runs without intervals are spared
+
+    return float(t.ppf((1 + level) / 2, groups - 1 if groups < _FEW_GROUPS else math.inf))
+
+
 def intervals_over_nodes(pooled: MetricStates, level: float) -> dict[str, Any]:
     """Return the intervals of the accuracy and the AUROC of pooled samples, value ± t s, from their `group_sums`, as
     `intervals` does; t is that of the normal distribution for 20 groups or more."""
@@ -66,8 +71,7 @@ def intervals_over_nodes(pooled: MetricStates, level: float) -> dict[str, Any]:
         if name == "accuracy":
             square = max(0.0, sums[0] - 2 * value * sums[1] + value**2 * sums[2])
         if math.isfinite(value):
-            t = student.ppf((1 + level) / 2, groups - 1 if groups < _FEW_GROUPS else math.inf)
-            half = float(t) * math.sqrt(groups / (groups - 1) * square) / pooled.total
+            half = _t_quantile(level, groups) * math.sqrt(groups / (groups - 1) * square) / pooled.total
             low, high = np.clip([value - half, value + half], 0, 1).tolist() if half else (None, None)
             by_name[f"{name}_pooled"] = {"value": value, "low": low, "high": high, "undefined": 0}
     method = f"t with {groups - 1} degrees of freedom" if groups < _FEW_GROUPS else "normal"
@@ -128,8 +132,7 @@ def intervals(
         if missing <= 0.05 * draws:
             bounds = np.quantile(defined, [(1 - level) / 2, (1 + level) / 2]).tolist()
         if few and bounds[0] < bounds[1]:
-            t = float(student.ppf((1 + level) / 2, groups - 1))
-            half = t * math.sqrt(groups / (groups - 1)) * float(defined.std())
+            half = _t_quantile(level, groups) * math.sqrt(groups / (groups - 1)) * float(defined.std())
             bounds = np.clip([value - half, value + half], *((0, 1) if is_share(name) else (None, None))).tolist()
         low, high = bounds if bounds[0] < bounds[1] else (None, None)
         by_name[name] = {"value": value, "low": low, "high": high, "undefined": missing}

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -64,6 +63,7 @@ def calibration(scores: Tensor, of_class: Tensor, others: Tensor) -> tuple[float
     total, positives, negatives = float(samples.sum()), scores[of_class > 0], scores[others > 0]
     if not len(positives) or not len(negatives) or not bool(scores.isfinite().all()):
         return math.nan, math.nan, math.nan
+    from scipy.optimize import brentq  # too slow to import where nobody asks for calibration
 
     def excess(shift: float) -> float:
         value = float((samples * (shift + scores).sigmoid() - hits).sum())
