@@ -206,6 +206,21 @@ def test_one_source_may_be_several_domains(tmp_path):
     assert splits.train.input_shape == (1, 6, 6)
 
 
+@pytest.mark.parametrize("pool", [False, True])
+def test_groups_of_parts_stay_whole_and_apart(tmp_path, pool):
+    names = [
+        f"{domain}/{label}/p{person}_{k}.png" for domain in "ab" for label in "xy" for person in range(6) for k in "12"
+    ]
+    write_tree(tmp_path, {name: encoded(pixels(row)) for row, name in enumerate(names)})
+    parts = [{"name": domain, "source": "image-folder", "path": str(tmp_path / domain), "size": 8} for domain in "ab"]
+    keys = {"parts": parts, "size": 8, "pool_splits": pool, "group": {"pattern": r"(p\d+)_"}}
+    splits = load("domains", **keys)
+    train, test = (set(part.group.tolist()) for part in (splits.train, splits.test))
+    assert (len(train | test), train & test) == (12, set())  # six persons a domain, of both classes
+    with pytest.raises(DataError, match="part digits has no groups, and others have"):
+        load("domains", **{**keys, "parts": [*parts, "digits"]})
+
+
 def test_classes_must_agree(two, tmp_path):
     other = {"name": "letters", "source": "npz", "path": str(npz(tmp_path / "l.npz", classes=list("abcdefghij")))}
     with pytest.raises(DataError, match=r"letters has classes 10 \(a, b, c, \.\.\.\), usps has 10 \(0, 1, 2"):

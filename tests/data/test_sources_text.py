@@ -146,6 +146,19 @@ def test_imdb_layouts(tmp_path, layout):
     assert splits.train.x.max() < 10_000
 
 
+def test_reviews_in_folders_are_grouped_by_a_pattern(tmp_path):
+    names = [
+        f"{part}/{name}/{part}{person}_{name}.txt"
+        for part in ("train", "test")
+        for name in ("neg", "pos")
+        for person in "012"
+    ]
+    write_tree(tmp_path, dict.fromkeys(names, b"a word"))
+    splits = load("imdb", path=tmp_path, group={"pattern": r"(t\D+\d)_"})
+    assert sorted(splits.train.group.tolist()) == [3, 3, 4, 4, 5, 5]
+    assert splits.test.group.tolist() == [0, 1, 2] * 2
+
+
 def test_imdb_from_tsv(tmp_path):
     rows = "0\t0_3.txt\tbad film\n1\t1_9.txt\tgood film\n"
     write_tree(tmp_path, {"imdb_train.tsv": rows.encode(), "imdb_test.tsv": rows.encode()})

@@ -171,7 +171,9 @@ def checked(
         raise DataError(f"{origin}: samples of shape {x.shape[1:]} hold no values")
     if not np.issubdtype(y.dtype, np.integer):
         is_whole = y.dtype.kind == "f" and bool((np.isfinite(y) & (y == np.floor(y))).all())
-        hint = "; convert them with y.astype(int)" if y.dtype.kind == "b" or is_whole else ""
+        gaps = int(np.isnan(y).sum()) if y.dtype.kind == "f" else 0
+        hint = f"; {gaps} are NaN: leave samples without a label out" if gaps else ""
+        hint = "; convert them with y.astype(int)" if y.dtype.kind == "b" or is_whole else hint
         raise DataError(f"{origin}: labels have dtype {y.dtype!s:.60}; need integers 0 .. C-1{hint}")
     if classes is None:
         (y,), classes = class_ids([y], origin)
@@ -225,7 +227,10 @@ def _values(x: np.ndarray, origin: str) -> np.ndarray:
         with np.errstate(over="ignore"):  # values that do not fit float32 become infinite, and are refused below
             x = x.astype(np.float32)
         if not np.isfinite(x).all():
-            raise DataError(f"{origin}: {int((~np.isfinite(x)).sum())} values are NaN or infinite; need finite numbers")
+            hint = "; `incomplete` drops or imputes NaN" if x.ndim == 2 and not np.isinf(x).any() else ""
+            raise DataError(
+                f"{origin}: {int((~np.isfinite(x)).sum())} values are NaN or infinite; need finite numbers{hint}"
+            )
     return x[:, None] if x.ndim == 3 else x
 
 

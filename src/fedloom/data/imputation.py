@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from fedloom.data.dataset import Dataset
 
 Strategy = Literal["mean", "median", "most_frequent", "constant"]
+Incomplete = Annotated[
+    Literal["refuse", "drop", "impute"],
+    Field(
+        description="Rows with a missing value: refuse the file, drop the rows and say how many, or impute the missing "
+        "features. Rows without a label, owner or group are dropped then, since these are never imputed."
+    ),
+]
 Constant = Annotated[dict[Literal["constant"], int | float | str], Field(min_length=1)]
 _LARGEST = 1e30
 _LISTED = 5  # columns in a sentence
@@ -75,7 +82,9 @@ class ImputedColumn(BaseModel):
 
 def unobserved_error(column: str) -> DataError:
     """Return the error for a column without a value in any training row."""
-    return DataError(f"column '{column}': no training row has a value to impute from; leave it out (drop: [{column}])")
+    return DataError(
+        f"column '{column}': no training row has a value to impute from; leave it out (of a table by drop: [{column}])"
+    )
 
 
 class Impute(BaseModel):
@@ -136,6 +145,15 @@ class Impute(BaseModel):
         if not isinstance(chosen, dict):
             return chosen, None
         return "constant", str(chosen["constant"]).strip() if holds_words else chosen["constant"]
+
+
+ImputeSection = Annotated[
+    Impute | None,
+    Field(
+        description="Section of the values for missing cells, with `incomplete: impute`; null takes its defaults.",
+        examples=[{"numbers": "median"}],
+    ),
+]
 
 
 def impute(data: Dataset, columns: Sequence[ImputedColumn]) -> tuple[Dataset, dict[str, int]]:

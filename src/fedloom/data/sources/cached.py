@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from fedloom.core.errors import DataError
 from fedloom.data.cache import CacheEntry, CacheWriter, cached
 from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inputs
+from fedloom.data.imputation import Impute, Incomplete
 from fedloom.data.labels import PARTS, class_notes, multi_label_notes
 from fedloom.data.sources.files import Files, locate, open_files, verify_md5
 from fedloom.data.sources.source import Labels, Source, Splits
@@ -65,6 +66,7 @@ class ParsedSplits:
         has_class_notes: whether `notes` already cover oddities of the classes.
         validation: as in `Splits`.
         labels: whether samples have several labels, see `checked`.
+        incomplete: what happens to features [n, d] that are missing (NaN); `make_scenario` imputes them.
     """
 
     origin: str
@@ -80,6 +82,7 @@ class ParsedSplits:
     has_class_notes: bool = False
     validation: int = 0
     labels: Labels = "single"
+    incomplete: Incomplete = "refuse"
 
     def with_notes(self, *notes: str) -> ParsedSplits:
         """Append notes."""
@@ -89,10 +92,17 @@ class ParsedSplits:
 def checked_splits(parsed: ParsedSplits) -> Splits:
     """Check both parts, and add notes on oddities. Raises `DataError` as `checked` does, and if only one part is bytes
     or sample shapes differ."""
+    has_rows = parsed.train.x.ndim == 2 and parsed.train.x.dtype.kind in "iuf" and not parsed.tokens
+    imputes = parsed.incomplete == "impute"
+    if imputes and not has_rows:
+        shape = parsed.train.x.shape[1:]
+        raise DataError(f"{parsed.origin}: incomplete = impute is for features [n, d]; samples have shape {shape}")
+    if parsed.incomplete == "drop" and has_rows:
+        parsed = _without_gaps(parsed)
     train, test = (
         replace(
             checked(
-                samples.x,
+                np.where(np.isnan(samples.x), np.float32(0), samples.x) if imputes else samples.x,
                 samples.y,
                 origin=f"{parsed.origin} ({name})",
                 classes=parsed.classes,
@@ -125,7 +135,31 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
         origins = parsed.part_origins or [f"{parsed.origin} ({part})" for part in PARTS]
         about_classes = class_notes(origins, parsed.classes, *counts)
     notes = (*parsed.notes, *about_classes, *constant_inputs(train))
+    if imputes:
+        x = [torch.from_numpy(part.x.astype(np.float32)) for part in (parsed.train, parsed.test)]
+        train, test = replace(train, x=x[0]), replace(test, x=x[1])
     return Splits(train, test, validation=parsed.validation, notes=notes)
+
+
+def _without_gaps(parsed: ParsedSplits) -> ParsedSplits:
+    """Return the rows [n, d] of both parts that lack no value (NaN), with notes on the others."""
+    parts, notes = {"train": parsed.train, "test": parsed.test}, [*parsed.notes]
+    validation = int((~np.isnan(parsed.train.x)).all(1)[len(parsed.train.x) - parsed.validation :].sum())
+    for name, part in parts.items():
+        whole = np.flatnonzero(~np.isnan(part.x).any(1))
+        if gaps := len(part.x) - len(whole):
+            parts[name] = part.rows(whole)
+            notes.append(f"{parsed.origin} ({name}): {gaps:,} of {len(part.x):,} rows lack a value and were left out")
+    return replace(parsed, train=parts["train"], test=parts["test"], notes=tuple(notes), validation=validation)
+
+
+def with_rules(splits: Splits, section: Impute | None, origin: str) -> Splits:
+    """Return splits of features [n, d] with names, x0 on, and the rules of the `section` for missing values.
+    origin: of the data in messages."""
+    names = tuple(f"x{column}" for column in range(splits.train.input_shape[0]))
+    train, test = (replace(part, features=names) for part in (splits.train, splits.test))
+    rules = (section or Impute()).rules(dict.fromkeys(names, ()), origin)
+    return replace(splits, train=train, test=test, rules=rules)
 
 
 class CachedSource(Source):

@@ -10,7 +10,8 @@ from statistics import median
 from fedloom.core.errors import DataError, printable
 from fedloom.data.findings import LEAK, DataFinding
 from fedloom.data.labels import GROUP_NAME, missing_marks, twins_note
-from fedloom.data.sources.pixels import is_image
+from fedloom.data.sources.files import Files
+from fedloom.data.sources.pixels import is_image, picture_names
 
 _AFFIX = "set|data|dataset|imgs?|images?|pics?|pictures?|photos?|samples?|split|folder"
 _PART = re.compile(
@@ -133,25 +134,26 @@ class ClassFolders:
     roots: tuple[str, ...]
 
 
-def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, origin: str) -> ClassFolders:
-    """Find the pictures among file names in one of three layouts, below any number of folders around all of them.
+def find_class_folders(files: Files, classes: Sequence[str] | None) -> ClassFolders:
+    """Find the pictures among files in one of three layouts, below any number of folders around all of them.
 
     The layouts are <part>/<class>/*, <class>/<part>/* and <class>/*. Parts are folders for training, tests or
     validation in any usual spelling ("Train", "testing", "val_images", "Training Set", "seg_train" with "seg_test").
     Without a test folder, validation pictures are the test set. Parts match their classes by name.
 
-    names: of all files, with / between folders. classes: allowed names of class folders, in the order of their labels;
-    None takes all folders, sorted. origin: name of the set in messages.
+    files: the folder or archive. classes: allowed names of class folders, in the order of their labels; None takes all
+    folders, sorted.
 
     Raises `DataError` for a single class, for a class that only the test part has, for unclear parts, and for folders
     that all hold class folders of the same names.
     """
-    pictures = [name for name in names if is_image(name)]
+    names, origin = files.names(), str(files.path)
+    pictures = picture_names(files, names)
     top = _common_folders(pictures)
     below = {name: name[len(top) :] for name in pictures if name.startswith(top)}
     folders = sorted({name.partition("/")[0] for name in below.values() if "/" in name})
     if not pictures and names:
-        raise DataError(f"{origin}: no pictures in class folders; {'; '.join(_unread_notes(names, set(), '', ()))}")
+        raise DataError(f"{origin}: no pictures in class folders; {'; '.join(_unread_notes(names, [], set(), '', ()))}")
     part_folders = find_parts(folders, top, origin)
     test: LabelledFiles | None = None
     if part_folders:
@@ -183,15 +185,16 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
         only = f"all pictures are of one class, '{class_names[0]}'"
         raise DataError(f"{origin}: {only}; need folders of two classes or more")
     used = {name for name, _ in (*train, *(test or ()))}
-    return ClassFolders(train, test, tuple(class_names), _unread_notes(names, used, top, roots), tuple(roots))
+    return ClassFolders(train, test, tuple(class_names), _unread_notes(names, pictures, used, top, roots), tuple(roots))
 
 
 def list_classes(
     names: Iterable[str], below: str, classes: Sequence[str] | None, origin: str
 ) -> tuple[LabelledFiles, list[str]]:
-    """List the pictures in class folders at any depth of the folder `below` ("" for the top), and the class names;
-    `classes` and `origin` as in `find_class_folders`."""
-    labelled, class_names, _ = _classes_below(names, below, classes, origin, wrapped=False)
+    """List the pictures in class folders at any depth of the folder `below` ("" for the top) of the set `origin`, and
+    the class names; `classes` as in `find_class_folders`."""
+    pictures = [name for name in names if is_image(name)]
+    labelled, class_names, _ = _classes_below(pictures, below, classes, origin, wrapped=False)
     return labelled, class_names
 
 
@@ -201,7 +204,7 @@ def _classes_below(
     """Return what `list_classes` does, and the folder around the class folders as a prefix. wrapped: a single folder
     around all class folders is no class, unless `classes` has its name."""
     prefix = f"{below}/" if below else ""
-    pictures = [name for name in names if _has_subfolder(name, prefix) and is_image(name)]
+    pictures = [name for name in names if _has_subfolder(name, prefix)]
     if wrapped:
         prefix += _common_folders([name[len(prefix) :] for name in pictures], except_for=classes or ())
         pictures = [name for name in pictures if _has_subfolder(name, prefix)]
@@ -322,11 +325,13 @@ def _common_folders(pictures: Sequence[str], except_for: Sequence[str] = ()) -> 
         prefix += f"{folder}/"
 
 
-def _unread_notes(names: Sequence[str], used: set[str], top: str, roots: Sequence[str]) -> tuple[str, ...]:
+def _unread_notes(
+    names: Sequence[str], readable: Sequence[str], used: set[str], top: str, roots: Sequence[str]
+) -> tuple[str, ...]:
     """Return notes on files that are not read, and on siblings of class folders (below `roots`) without a picture."""
     unread = [name for name in names if name not in used and name.rpartition("/")[2].lower() not in _SYSTEM_FILES]
-    pictures = [name for name in unread if is_image(name)]
-    others = (PurePosixPath(name) for name in unread if not is_image(name))
+    pictures = [name for name in readable if name not in used]
+    others = (PurePosixPath(name) for name in {*unread} - {*readable})
     suffixes = Counter(path.suffix.lower() or "without a suffix" for path in others)
     notes = []
     if pictures:

@@ -84,8 +84,9 @@ class JoinedSources(ImageSource):
             name = str(keys.pop("name", kind))
             if name in sources:
                 raise DataError(f"domains: two parts are called '{name}'; give one of them another name")
-            path = {"path": self.paths[name]} if name in self.paths else {}
-            sources[name] = SOURCES.get(kind)(**keys, **path)
+            given: dict[str, Any] = {"path": self.paths[name]} if name in self.paths else {}
+            given |= {} if self.group in (None, "owner") or "group" in keys else {"group": self.group}
+            sources[name] = SOURCES.get(kind)(**keys, **given)
         return sources
 
     def named_domains(self) -> tuple[str, ...]:
@@ -106,10 +107,11 @@ class JoinedSources(ImageSource):
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         loaded = {name: part.load() for name, part in self.domain_sources().items()}
+        groups = {name: splits.train.group is not None for name, splits in loaded.items()}
         for name, splits in loaded.items():
             splits.train.require_one_class(f"source domains: part {name}")
-            if splits.train.group is not None:
-                raise DataError(f"source domains: part {name} has groups, which are not kept; leave its key group out")
+            if any(groups.values()) and not groups[name]:
+                raise DataError(f"source domains: part {name} has no groups, and others have; give all the key or none")
         classes = self._common_classes(loaded)
         chosen = [self._choose(name, splits) for name, splits in loaded.items()]
         whole = all(splits.train.x.dtype == torch.uint8 for splits in loaded.values())
@@ -119,12 +121,14 @@ class JoinedSources(ImageSource):
             ends = np.cumsum(counts)
             key = ("train.x", "test.x")[side]
             x = allocate(key, (int(ends[-1]), self.channels, self.size, self.size), np.uint8 if whole else np.float32)
-            labels = []
+            labels, held = [], list[np.ndarray]()
             for splits, rows, end, count in zip(loaded.values(), chosen, ends, counts, strict=True):
-                pixels, ids = self._samples(splits, rows[side], side)
+                pixels, ids, group = self._samples(splits, rows[side], side)
                 x[end - count : end] = resized(pixels, self.size, self.channels)
                 labels.append(np.array([classes.index(name) for name in splits.train.classes])[ids])
-            parts.append(ParsedSamples(x, np.concatenate(labels), np.repeat(np.arange(len(counts)), counts)))
+                held.append(group * len(loaded) + len(held))  # no group of two domains is the same
+            domain, group = np.repeat(np.arange(len(counts)), counts), np.concatenate(held)
+            parts.append(ParsedSamples(x, np.concatenate(labels), domain, group if all(groups.values()) else None))
         notes = tuple(f"domain {name}: {note}" for name, splits in loaded.items() for note in splits.notes)
         return ParsedSplits(
             "domains", parts[0], parts[1], classes, tuple(loaded), white=WHITE, notes=notes, has_class_notes=True
@@ -149,22 +153,18 @@ class JoinedSources(ImageSource):
         rng = np.random.default_rng([0, zlib.crc32(name.encode())])  # a domain's rows do not depend on the others
         if self.pool_splits:
             labels = np.concatenate([splits.train.y.numpy(), splits.test.y.numpy()])
-            train, test = stratified_split(labels, _TEST_SHARE, rng, name)
+            held = [part.group.numpy() for part in (splits.train, splits.test) if part.group is not None]
+            train, test = stratified_split(labels, _TEST_SHARE, rng, name, np.concatenate(held) if held else None)
         else:
             train, test = rng.permutation(len(splits.train)), np.arange(len(splits.test))
         return first_rows(train, self.per_domain, name), test
 
-    def _samples(self, splits: Splits, rows: np.ndarray, side: int) -> Rows:
-        """Return pixels [n, c, h, w] and labels [n] of row numbers from `_choose`."""
+    def _samples(self, splits: Splits, rows: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return pixels [n, c, h, w], labels [n] and groups [n] (0 without groups) of row numbers from `_choose`."""
         parts = [(splits.train, splits.test)[side]] if not self.pool_splits else [splits.train, splits.test]
-        x = np.empty((len(rows), *parts[0].input_shape), parts[0].x.numpy().dtype)
-        y = np.empty(len(rows), np.int64)
-        start = 0
-        for part in parts:
-            mine = (rows >= start) & (rows < start + len(part))
-            x[mine], y[mine] = part.x.numpy()[rows[mine] - start], part.y.numpy()[rows[mine] - start]
-            start += len(part)
-        return x, y
+        arrays = [(of.x.numpy(), of.y.numpy(), np.zeros(len(of)) if of.group is None else of.group) for of in parts]
+        x, y, group = (of[0][rows] if len(of) == 1 else np.concatenate(of)[rows] for of in zip(*arrays, strict=True))
+        return x, y, np.asarray(group, np.int64)
 
 
 def _shown(splits: Splits) -> str:

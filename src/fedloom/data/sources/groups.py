@@ -51,8 +51,8 @@ Group = Annotated[
     str | GroupPattern | None,
     Field(
         description="Groups of samples, such as persons, that must not be parted between training, validation and test "
-        "rows: the name of a column, `owner`, {pattern: a regular expression} for file names, or `none` to say that "
-        "there are no groups.",
+        "rows: the name of a column, `owner`, `PatientID` for DICOM files (by its hash), {pattern: a regular "
+        "expression} for file names, or `none` to say that there are no groups.",
         examples=["patient_id", {"pattern": r"(patient\d+)_"}],
     ),
 ]

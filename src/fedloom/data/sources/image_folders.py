@@ -1,5 +1,6 @@
 """Pictures in folders: those of a user, Tiny-ImageNet, and the domains of Office-Caltech10 and DomainNet."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,14 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources import class_folders
+from fedloom.data.dataset import require_memory
+from fedloom.data.sources import class_folders, medical
 from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.class_folders import LabelledFiles
 from fedloom.data.sources.files import Files, open_files
 from fedloom.data.sources.groups import GroupPattern, file_name_notes, number_groups
 from fedloom.data.sources.npz import PublishedImages, channels_first, read_npz
-from fedloom.data.sources.pixels import WHITE, decode_into, resized
+from fedloom.data.sources.pixels import WHITE, PictureNotes, decode_into, read_pixels, resized
 from fedloom.data.sources.source import first_rows, source, stratified_split
 
 
@@ -29,10 +31,21 @@ def decode_parts(
     allocate: Allocator,
 ) -> ParsedSplits:
     """Decode the pictures of both parts from a folder or archive, in the order of the lists, into uint8 [n, channels,
-    size, size] made by `allocate`; see `fedloom.data.sources.pixels.decode_into`. train, test: names and labels, of
-    `classes`. Raises `DataError` for a picture that is listed twice, or that cannot be decoded."""
+    size, size] made by `allocate`; see `fedloom.data.sources.pixels.decode_into`. NIfTI files become float32, and
+    volumes [n, channels, size, size, size]. train, test: names and labels, of `classes`. Raises `DataError` for a
+    picture that is listed twice, or that cannot be decoded, and for NIfTI files among others."""
     arrays = {"train.x": train, "test.x": test}
-    pixels = {key: allocate(key, (len(listed), channels, size, size), np.uint8) for key, listed in arrays.items()}
+    names, shape = [name for name, _ in (*train, *test)], [channels, size, size]
+    count = sum(map(medical.is_nifti, names))
+    if 0 < count < len(names):
+        raise DataError(
+            f"{files.path}: {count:,} of {len(names):,} files are NIfTI, without black and white; part them"
+        )
+    if count and read_pixels(files.read(names[0]), files.display_name(names[0]), 1, PictureNotes()).ndim == 3:
+        shape = [channels, size, size, size]
+        require_memory(4 * len(names) * math.prod(shape), str(files.path))
+    stored = np.float32 if count else np.uint8
+    pixels = {key: allocate(key, (len(listed), *shape), stored) for key, listed in arrays.items()}
     rows = {name: (key, row) for key, listed in arrays.items() for row, (name, _) in enumerate(listed)}
     if len(rows) < len(train) + len(test):
         raise DataError(f"{files.path}: a picture is listed twice; each may be in one part only, once")
@@ -40,7 +53,8 @@ def decode_parts(
     parts = [
         ParsedSamples(pixels[key], np.array([label for _, label in listed], np.int64)) for key, listed in arrays.items()
     ]
-    return ParsedSplits(str(files.path), parts[0], parts[1], tuple(classes), white=WHITE, notes=notes)
+    parsed = ParsedSplits(str(files.path), parts[0], parts[1], tuple(classes), notes=notes)
+    return parsed if count else replace(parsed, white=WHITE)
 
 
 def parse_class_folders(
@@ -57,7 +71,7 @@ def parse_class_folders(
     channels). The training set is shuffled: its first samples are a fair sample of the whole. Without a test part, that
     is `test_share` of each class (seed 0), of whole groups."""
     origin = str(files.path)
-    listed = class_folders.find_class_folders(files.names(), classes, origin)
+    listed = class_folders.find_class_folders(files, classes)
     rng = np.random.default_rng(0)
     pictures = [part for part in (listed.train, listed.test) if part is not None]
     groups: list[np.ndarray | None] = [None, None]
@@ -66,6 +80,9 @@ def parse_class_folders(
     if isinstance(group, GroupPattern):
         ids = [group.ids(part, origin) for part in paths]
         groups = [*number_groups(ids, [*map(len, ids)], origin)]
+    patients, about_patients = medical.patients(group, files, [name for part in pictures for name, _ in part])
+    if patients is not None:
+        groups = [*np.split(np.unique(patients, return_inverse=True)[1], [len(pictures[0])])]
     if listed.test is not None:
         rows = rng.permutation(len(listed.train)), np.arange(len(listed.test))
     else:
@@ -80,9 +97,10 @@ def parse_class_folders(
     about_classes = class_folders.missing_classes(train, test, listed.classes)
     if classes is None:
         about_classes += class_folders.class_name_notes(train, test, listed.classes, origin)
-    if group is None and classes is None:
+    if group is None and patients is None and classes is None:
         shown = [[part[row] for row in chosen] for part, chosen in zip(paths, rows, strict=True)]
         about_classes += file_name_notes(shown[0], shown[1], origin)
+    about_classes += about_patients
     return replace(parsed.with_notes(*listed.notes, *files.notes(), *about_classes), has_class_notes=True)
 
 
@@ -93,8 +111,9 @@ class ImageFolder(ImageSource):
     train/<class>/* and test/<class>/*, or <class>/train/* and <class>/test/*, or <class>/* alone: then a share of
     each class is held out, the same in every run. Parts may be spelled as is usual ("Train", "val_images", "Testing
     Set"), and folders may lie around all of it. Without a test folder, validation pictures are the test set. Each
-    picture is turned as its EXIF orientation says and resized. PNG, JPEG, BMP, GIF, WebP, TIFF and
-    PPM are read; other files are counted in a note. Pixels with 12 or 16 bits keep their levels, as real numbers.
+    picture is turned as its EXIF orientation says and resized. PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read, and
+    with the extra `medical` DICOM and NIfTI; other files are counted in a note. Pixels with 12 or 16 bits keep their
+    levels, as real numbers.
     """
 
     path: Path = Field(description="Path of the folder or the archive.", examples=["photos"])

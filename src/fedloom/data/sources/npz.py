@@ -14,8 +14,9 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import require_memory
+from fedloom.data.imputation import ImputeSection, Incomplete
 from fedloom.data.labels import class_ids, multi_labels
-from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits, PublishedFiles
+from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits, PublishedFiles, with_rules
 from fedloom.data.sources.files import ENCRYPTED, Files, require_regular
 from fedloom.data.sources.groups import number_groups
 from fedloom.data.sources.pixels import PictureNotes, image_pixels
@@ -170,7 +171,16 @@ class Npz(ImageSource):
     deviation per channel.
     """
 
+    keys_added_later = frozenset({"incomplete", "impute"})
+    uncached_keys = ImageSource.uncached_keys | {"impute"}
+
     path: Path = Field(description="Path of the .npz file.", examples=["data.npz"])
+    incomplete: Incomplete = "refuse"
+    impute: ImputeSection = None
+
+    def load(self) -> Splits:
+        splits = super().load()
+        return with_rules(splits, self.impute, str(self.path)) if self.incomplete == "impute" else splits
 
     def files(self) -> Sequence[Path]:
         if not self.path.exists():
@@ -179,7 +189,7 @@ class Npz(ImageSource):
         return [self.path]
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
-        return parse_npz(self.path, allocate, labels=self.labels)
+        return replace(parse_npz(self.path, allocate, labels=self.labels), incomplete=self.incomplete)
 
 
 ArrayLike = Any

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.functional import interpolate
 
-from fedloom.core.errors import DataError, printable
+from fedloom.core.errors import DataError, FedloomError, printable
+from fedloom.data.sources import medical
 from fedloom.data.sources.cached import Allocator
 from fedloom.data.sources.files import Files
 
@@ -31,6 +33,11 @@ _SENTENCES = {
     "{first}",
     "resized": "pictures of another size than the model's, which were resized: {count}, first {first}",
     "exif": "pictures with a damaged EXIF block, whose orientation is not known: {count}, first {first}",
+    "dicom": "DICOM pictures among others, which a net may tell by their format: {count}, first {first}",
+    "window": "DICOM pictures, seen through the first window of their header: {count}",
+    "range": "DICOM pictures without a window, black to white are the range of their bits: {count}, first {first}",
+    "nifti": "NIfTI files, with values as measured (normalise=own scales them): {count}; voxels in mm: {spacings}",
+    "unoriented": "NIfTI files that state no orientation, taken as stored: {count}, first {first}",
 }
 
 
@@ -41,6 +48,7 @@ class PictureNotes:
         self.total = 0
         self._counts: Counter[str] = Counter()
         self._first: dict[str, str] = {}
+        self.spacings: Counter[str] = Counter()  # of the voxels of NIfTI files
 
     def add(self, kind: str, name: str) -> None:
         """Count the picture `name` under `kind`, a key of `_SENTENCES`."""
@@ -54,15 +62,19 @@ class PictureNotes:
     def by_kind(self, *, with_depth: bool = True) -> list[tuple[str, int, str]]:
         """Return kind, number of pictures and sentence of each kind that occurred; `with_depth` as for `sentences`."""
         counts = dict(self._counts)
-        if not with_depth:
-            counts.pop("deep", None)
+        for kind in () if with_depth else ("deep", "window", "nifti"):
+            counts.pop(kind, None)
+        if counts.get("dicom") == self.total:
+            counts.pop("dicom", None)
         if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
             counts.pop("dark", None)
         shown = {
             kind: (f"{counts[kind]:,} of {self.total:,}", self._first[kind]) for kind in _SENTENCES if kind in counts
         }
+        listed = [f"{spacing} in {count:,}" for spacing, count in self.spacings.most_common(5)]
+        spacings = ", ".join(listed) + (f", {len(self.spacings)} in all" if len(self.spacings) > 5 else "")
         return [
-            (kind, counts[kind], _SENTENCES[kind].format(count=count, first=first))
+            (kind, counts[kind], _SENTENCES[kind].format(count=count, first=first, spacings=spacings))
             for kind, (count, first) in shown.items()
         ]
 
@@ -93,13 +105,24 @@ def read_pixels(
     raw: bytes, label: str, channels: int | None, notes: PictureNotes, size: int | None = None
 ) -> np.ndarray:
     """Return the pixels in the bytes of a picture file, as `image_pixels` does (also for channels, notes, size). Raises
-    `DataError` naming `label` for `raw` bytes that are no picture of a format in `SUFFIXES`, that are damaged, or that
-    hold more than 64 million pixels."""
+    `DataError` naming `label` for `raw` bytes that are no picture of a format in `SUFFIXES` and no DICOM file, that are
+    damaged, or that hold more than 64 million pixels; `MissingPackageError` for DICOM without pydicom."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
+            is_dicom = medical.is_dicom(raw) or label.lower().endswith(medical.SUFFIXES[:2])
+            if is_dicom:
+                warnings.simplefilter("ignore")  # pydicom's would print values of the header
             warnings.simplefilter("error", Image.DecompressionBombWarning)
+            if medical.is_nifti(label):
+                notes.total += 1
+                return medical.nifti_voxels(raw, label, notes, size)
+            if is_dicom and (pixels := medical.dicom_pixels(raw, label, notes)).dtype == np.uint8:
+                return image_pixels(Image.fromarray(pixels), label, channels, notes, size=size)
+            if is_dicom:
+                notes.total += 1
+                return _planes(pixels, channels, size)
             with Image.open(io.BytesIO(raw), formats=list(SUFFIXES)) as image:
                 if image.width * image.height > _MOST_PIXELS:
                     raise ValueError(f"{image.width} x {image.height} pixels are too many")
@@ -109,9 +132,9 @@ def read_pixels(
                 lower_bytes = _with_lower_bytes(raw, image, label, notes)
                 image.load()
                 pixels = image_pixels(image, label, channels, notes, size=size, lower_bytes=lower_bytes)
-    except DataError:
+    except FedloomError:
         raise
-    except Exception as error:  # Pillow has no one kind of error for damaged files
+    except Exception as error:  # neither Pillow nor the medical packages have one kind of error for damaged files
         why = "unknown format" if isinstance(error, UnidentifiedImageError) else " ".join(str(error).split())[:200]
         raise DataError(f"{label}: cannot be decoded as an image ({why or type(error).__name__})") from None
     kind = "JPEG" if kind == "MPO" else kind  # several pictures of one shot; the first is the main one
@@ -167,8 +190,6 @@ def _deep_pixels(
     lower_bytes: Image.Image | None,
 ) -> np.ndarray:
     """Return float32 pixels of pictures with more than 8 bits per channel."""
-    from PIL import Image
-
     if lower_bytes is None:
         pixels = _deep_grey(image, label, notes)
     else:
@@ -179,8 +200,13 @@ def _deep_pixels(
         *colours, alpha = [(float(plane.min()), float(plane.max())) for plane in np.moveaxis(pixels, 2, 0)]
         drawn = _is_drawn_in_alpha(colours, alpha)
         pixels = _opaque(pixels, label, notes) if drawn else pixels[..., :3]
-    if pixels.ndim == 3 and channels == 1:
-        pixels = pixels @ _LUMA
+    return _planes(pixels @ _LUMA if pixels.ndim == 3 and channels == 1 else pixels, channels, size)
+
+
+def _planes(pixels: np.ndarray, channels: int | None, size: int | None) -> np.ndarray:
+    """Return real numbers [h, w] or [h, w, 3], resized and with the channels as in `image_pixels`."""
+    from PIL import Image
+
     planes = [pixels] if pixels.ndim == 2 else list(np.moveaxis(pixels, 2, 0))
     if size is not None:  # Pillow resizes real numbers plane by plane
         planes = [np.asarray(_resized(Image.fromarray(np.ascontiguousarray(plane)), size)) for plane in planes]
@@ -269,7 +295,7 @@ def _opaque(pixels: np.ndarray, label: str, notes: PictureNotes) -> np.ndarray:
     return np.asarray(laid[..., 0] if laid.shape[2] == 1 else laid)
 
 
-_SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+_SUFFIXES = (*(suffix for suffixes in SUFFIXES.values() for suffix in suffixes), *medical.SUFFIXES)
 _RESIZED_AT_ONCE = 1024
 
 
@@ -278,19 +304,19 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(_SUFFIXES)
 
 
+def picture_names(files: Files, names: Sequence[str]) -> list[str]:
+    """Return the names of pictures: by their suffix, and in a folder also of DICOM files without one."""
+    return [name for name in names if is_image(name) or medical.is_bare_dicom(files, name)]
+
+
 def decode(raw: bytes, label: str, size: int, channels: int, notes: PictureNotes | None = None) -> np.ndarray:
     """Return one picture as [channels, size, size], resized bilinearly; `channels` is 1 (grey) or 3. Otherwise as
-    `read_pixels` of the bytes `raw`, named `label`."""
+    `read_pixels` of the bytes `raw`, named `label`. A NIfTI file becomes [channels, size, size] or [channels, size,
+    size, size]."""
     pixels = read_pixels(raw, label, channels, notes or PictureNotes(), size)
+    if medical.is_nifti(label):
+        return np.repeat(pixels[None], channels, axis=0)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-
-
-def picture_size(raw: bytes) -> tuple[int, int]:
-    """Return width and height of a picture that `decode` can decode, before its EXIF orientation turns it."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(raw)) as image:
-        return image.size
 
 
 def decode_into(
@@ -304,6 +330,8 @@ def decode_into(
     for name, raw in files.read_each(rows):
         try:
             pixels = decode(raw, printable(name), size, channels, notes)
+            if pixels.ndim != arrays[rows[name][0]].ndim - 1:
+                raise DataError(f"{printable(name)}: cannot be among the others (a volume among slices, or a slice)")
         except DataError as error:
             damaged.append(f"{files.display_name(name)}{str(error).removeprefix(printable(name))}")
             continue
@@ -338,7 +366,7 @@ def resized(x: np.ndarray, size: int, channels: int) -> np.ndarray:
     out = np.empty((len(x), channels, size, size), x.dtype)
     for start in range(0, len(x), _RESIZED_AT_ONCE):
         block = torch.from_numpy(x[start : start + _RESIZED_AT_ONCE].astype(np.float32))
-        block = torch.nn.functional.interpolate(block, (size, size), mode="bilinear", antialias=True)
+        block = interpolate(block, (size, size), mode="bilinear", antialias=True)
         block = block.clamp_(0, 255)
         out[start : start + _RESIZED_AT_ONCE] = (block.round_() if whole else block).numpy()
     return out

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
+from fedloom.data.imputation import Impute, Incomplete
 from fedloom.data.labels import as_string_array, class_ids, missing_marks, multi_labels, sorted_words
 from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Normalise, ParsedSamples
@@ -49,6 +50,8 @@ def from_arrays(
     groups_test: ArrayLike | None = None,
     shared_groups: SharedGroups = "refuse",
     labels: Labels = "single",
+    incomplete: Incomplete = "refuse",
+    impute: Impute | None = None,
 ) -> Splits:
     """Make splits for `make_scenario` from arrays in memory.
 
@@ -73,6 +76,8 @@ def from_arrays(
             their samples out of one ("drop_test", "drop_train").
         labels: "multi" takes labels [n, L] that do not exclude each other: 1, 0, and -1 or NaN where a label was not
             recorded; `classes` are their names, by default those of a data frame's columns.
+        incomplete: what to do with features [n, d] that are missing (NaN): "refuse", "drop" their rows, or "impute".
+        impute: by which values, for "impute".
 
     Raises `DataError` for arrays that do not fit.
     """
@@ -115,7 +120,8 @@ def from_arrays(
     white = WHITE if pictures.total else None
     parsed = cached.ParsedSplits(origin, parts[0], parts[1], names, tuple(domains), tokens, labels=labels)
     parsed = replace(parsed, white=white, notes=tuple(notes), part_origins=part_origins)
-    splits = cached.checked_splits(parsed)
+    splits = cached.checked_splits(replace(parsed, incomplete=incomplete))
+    splits = cached.with_rules(splits, impute, origin) if incomplete == "impute" else splits
     shape = splits.train.input_shape
     if standardise and (len(shape) != 1 or tokens):
         raise DataError(f"from_arrays: standardise is for features [n, d], samples here have shape {shape}")

@@ -18,10 +18,11 @@ from pydantic import (
     ValidationError,
     field_validator,
     model_serializer,
+    model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.files import expand_if_path
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
@@ -108,6 +109,13 @@ class Source(BaseModel):
 
     _expand_paths = field_validator("*")(expand_if_path)
 
+    @model_validator(mode="after")
+    def _imputes_if_asked(self) -> Source:
+        how = getattr(self, "incomplete", "impute")
+        if getattr(self, "impute", None) is not None and how != "impute":
+            raise ConfigError(f"scenario.impute is for incomplete: impute, and incomplete is {how}")
+        return self
+
     @model_serializer(mode="wrap")
     def _leave_out_added_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = type(self).model_fields
@@ -172,8 +180,8 @@ def grouped(splits: Splits, source: Source) -> Splits:
     if key is not None and splits.train.group is None:
         shown = f"{{pattern: {key.pattern}}}" if isinstance(key, GroupPattern) else key
         raise DataError(
-            f"scenario.group = {shown}: source {source.kind} has no such groups; tables and hf take a column, "
-            "image-folder a pattern, .npz files hold group_train and group_test, and Python data come with groups="
+            f"scenario.group = {shown}: source {source.kind} has no such groups; tables and hf take a column, folders "
+            "a pattern or PatientID, .npz files hold group_train and group_test, and Python data come with groups="
         )
     return drop_shared(splits, source.shared_groups)
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -14,6 +14,7 @@ from fedloom.core.errors import DataError
 from fedloom.data.labels import PARTS, named_ids, refuse_missing_labels, require_few
 from fedloom.data.sources.cached import Allocator, CachedSource, ParsedSamples, ParsedSplits, PublishedFiles
 from fedloom.data.sources.files import Files, utf8
+from fedloom.data.sources.groups import GroupPattern, number_groups
 from fedloom.data.sources.source import source
 
 PADDING, UNKNOWN = 0, 1
@@ -49,10 +50,11 @@ _MANY_UNKNOWN = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Labelled texts; `labels` [n] int64."""
+    """Labelled texts; `labels` [n] int64, numbers of groups [n] or None."""
 
     texts: list[str]
     labels: np.ndarray
+    group: np.ndarray | None = None
 
 
 def words(text: str) -> list[str]:
@@ -162,7 +164,7 @@ class TextSource(CachedSource):
         ids, words, notes = tokenise(
             [train.texts, test.texts], self.vocabulary, self.length, self.tokens, origin, origin
         )
-        parts = [ParsedSamples(x, part.labels) for x, part in zip(ids, (train, test), strict=True)]
+        parts = [ParsedSamples(x, part.labels, group=part.group) for x, part in zip(ids, (train, test), strict=True)]
         return ParsedSplits(origin, parts[0], parts[1], classes, tokens=True, words=words, notes=tuple(notes))
 
 
@@ -276,9 +278,10 @@ class IMDB(PublishedFiles, TextSource):
         if folder.is_dir() and files.has("imdb_train.tsv"):
             train, test, _ = read_tsv(files, "imdb_train.tsv", "imdb_test.tsv", classes=("0", "1"))
         else:
-            train, test = _read_folders(files)
+            train, test = _read_folders(files, self.group)
         rows = np.random.default_rng(0).permutation(len(train.texts))
-        return str(folder), Texts([train.texts[row] for row in rows], train.labels[rows]), test, _CLASSES
+        group = None if train.group is None else train.group[rows]
+        return str(folder), Texts([train.texts[row] for row in rows], train.labels[rows], group), test, _CLASSES
 
 
 def _wanted(files: Files) -> list[str]:
@@ -288,18 +291,24 @@ def _wanted(files: Files) -> list[str]:
     return [name for name in files.names() if name.startswith(places) and name.endswith(".txt")]
 
 
-def _read_folders(files: Files) -> tuple[Texts, Texts]:
+def _read_folders(files: Files, key: object) -> tuple[Texts, Texts]:
     names = _wanted(files)
     read = {name: utf8(raw, files.display_name(name)) for name, raw in files.read_each(names)}
-    parts = []
+    parts, paths = [], dict[str, list[str]]()
     for part in ("train", "test"):
         texts: list[str] = []
         labels: list[int] = []
         for label, name in enumerate(_CLASSES):
-            members = [read[file] for file in names if file.startswith(f"{part}/{name}/")]
+            of_class = [file for file in names if file.startswith(f"{part}/{name}/")]
+            paths[part] = paths.get(part, []) + [file.removeprefix(f"{part}/{name}/") for file in of_class]
+            members = [read[file] for file in of_class]
             if not members:
                 raise DataError(f"{files.path}: no {part}/{name}/*.txt; need both classes in train and test")
             texts += members
             labels += [label] * len(members)
         parts.append(Texts(texts, np.array(labels, np.int64)))
+    if isinstance(key, GroupPattern):
+        ids = [key.ids(part, str(files.path)) for part in paths.values()]
+        numbers = number_groups(ids, [*map(len, ids)], str(files.path))
+        parts = [replace(part, group=group) for part, group in zip(parts, numbers, strict=True)]
     return parts[0], parts[1]

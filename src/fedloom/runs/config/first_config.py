@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import re
 import shlex
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +23,9 @@ from fedloom.data.dataset import multi_label_rows
 from fedloom.data.findings import DataFinding
 from fedloom.data.sources.files import open_files
 from fedloom.data.sources.hf import splits_by_part
+from fedloom.data.sources.medical import is_nifti
 from fedloom.data.sources.npz import read_npz
-from fedloom.data.sources.pixels import is_image
+from fedloom.data.sources.pixels import PictureNotes, picture_names, read_pixels
 from fedloom.data.sources.source import SOURCES, Splits, configure_source
 from fedloom.data.views import positives
 from fedloom.runs.config.run_config import RunConfig, parse
@@ -223,7 +222,8 @@ def _model(splits: Splits) -> tuple[str, str]:
     if splits.train.x.dtype == torch.int64:
         return "bilstm", f"texts: a small recurrent network; {own}"
     if len(shape) != 3:
-        return "mlp", f"rows of numbers: one hidden layer of 200; logistic is simpler; {own}"
+        what = "rows of numbers" if len(shape) == 1 else "volumes, for which no built-in net has convolutions"
+        return "mlp", f"{what}: one hidden layer of 200; logistic is simpler; {own}"
     side = min(shape[1:])
     if side < 12:
         return "digits-cnn", f"pictures of {side} pixels: two small convolutions"
@@ -308,29 +308,27 @@ def _folder(folder: Path) -> tuple[str, Keys]:
 
 def _pictures(path: Path) -> tuple[str, Keys]:
     """Return the keys for pictures in class folders, some of which are opened for their size and colours."""
-    from PIL import Image, UnidentifiedImageError
-
     files = open_files(path)
-    names = [name for name in files.names() if is_image(name)]
+    names = picture_names(files, files.names())
     if not names:
         raise DataError(f"{path}: holds no pictures; need a folder or archive with a folder of pictures for each class")
-    sides, modes = list[int](), Counter[str]()
-    for _, raw in files.read_each(names[:: max(1, len(names) // _PICTURES)][:_PICTURES]):
+    sides, grays, is_volume = list[int](), list[bool](), False
+    for name, raw in files.read_each(names[:: max(1, len(names) // _PICTURES)][:_PICTURES]):
         try:
-            with Image.open(io.BytesIO(raw)) as picture:
-                sides.append(min(picture.size))
-                modes[picture.mode] += 1
-        except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError):
+            shape = read_pixels(raw, printable(name), None, PictureNotes()).shape
+        except DataError:
             continue  # the source names this picture when it reads all
+        is_volume = is_nifti(name) and len(shape) == 3
+        sides.append(min(shape if is_volume else shape[:2]))
+        grays.append(is_volume or len(shape) == 2)
     side = median(sides) if sides else _SMALL
-    size = int(side) if side <= _SMALL else _SMALL if side < 48 else _LARGE
-    gray = bool(modes) and not modes.keys() - {"L", "1", "I", "I;16", "F", "LA"}
+    size = int(side) if side <= _SMALL else _SMALL if side < 48 or is_volume else _LARGE
     why_size = f"pixels; the pictures' shorter side is {side:g} (median of {len(sides)}), larger ones train slower"
     return path.name.partition(".")[0] or "pictures", {
         "source": ("image-folder", ""),
         "path": (str(path), ""),
         "size": (max(8, size), why_size),
-        "channels": (1, "the pictures are gray") if gray else (3, "colour"),
+        "channels": (1, "the pictures are gray") if grays and all(grays) else (3, "colour"),
     }
 
 

@@ -343,7 +343,7 @@ def _audited_config(values: Mapping[str, Any], path: Path, label: str | None, ow
         raise ConfigError(f"{path}: a config names its label and owner; leave --label and --owner out")
     source = built(kind, {key: value for key, value in section.items() if key in kind.model_fields}, "scenario")
     if isinstance(source, ImageFolder):
-        folders = find_class_folders(open_files(source.path).names(), None, str(source.path))
+        folders = find_class_folders(open_files(source.path), None)
         return DataFindings(folder_findings([*folders.train, *(folders.test or ())], folders.classes))
     assert isinstance(source, TableSource)
     file = source.tables()[0]

@@ -12,9 +12,10 @@ from torch import Tensor
 from fedloom.core.errors import DataError, short_repr
 from fedloom.data.dataset import Dataset, checked
 from fedloom.data.imputation import impute, imputed_cells
+from fedloom.data.sources import medical
 from fedloom.data.sources.files import read_regular, require_regular, utf8
 from fedloom.data.sources.npz import as_array, read_npz
-from fedloom.data.sources.pixels import PictureNotes, decode, is_image, picture_size
+from fedloom.data.sources.pixels import WHITE, PictureNotes, decode, is_image, read_pixels
 from fedloom.data.sources.tables import LabelColumn, NewRows, table_rows
 from fedloom.data.sources.text import encode, infer_tokens, token_notes
 from fedloom.runs.export.modules import ExportMetadata, Input
@@ -72,13 +73,11 @@ def _table(
 ) -> NewRows:
     """Return a table's rows as the source would store them, with the labels of the column `label`. `note` is called for
     unusual values and for rows that are left out."""
-    indicators = {column.indicator_name for column in expected.imputed if column.indicator}
-    stored = [name for name in expected.features if name not in indicators]
+    stored = _stored_features(expected)
     reading = expected.reading | ({"incomplete": "impute"} if expected.imputed else {})
     table = table_rows(path, stored, reading, label)
-    x, no_labels = torch.from_numpy(table.x), torch.zeros(len(table.x), dtype=torch.int64)
-    data, counts = impute(Dataset(x, no_labels, (), features=tuple(stored)), expected.imputed)
-    table = replace(table, x=data.x[:, [data.features.index(name) for name in expected.features]].numpy())
+    x, counts = _filled(table.x, expected)
+    table = replace(table, x=x)
     for sentence in table.notes:
         note(SampleNote("unknown_words", table.unknown_words, sentence))
     if table.left_out:
@@ -90,6 +89,19 @@ def _table(
         sentence = f"{path}: missing cells, filled as in training: {imputed_cells(expected.imputed, counts)}"
         note(SampleNote("imputed", sum(counts.values()), sentence))
     return table
+
+
+def _stored_features(expected: Input) -> list[str]:
+    """Return the features without the indicators of missing cells."""
+    indicators = {column.indicator_name for column in expected.imputed if column.indicator}
+    return [name for name in expected.features if name not in indicators]
+
+
+def _filled(x: np.ndarray, expected: Input) -> tuple[np.ndarray, dict[str, int]]:
+    """Return rows with missing cells (NaN) filled as in training, and how many of each column were."""
+    stored, no_labels = tuple(_stored_features(expected)), torch.zeros(len(x), dtype=torch.int64)
+    data, counts = impute(Dataset(torch.from_numpy(x), no_labels, (), features=stored), expected.imputed)
+    return data.x[:, [data.features.index(name) for name in expected.features]].numpy(), counts
 
 
 def _fitting(samples: Tensor, expected: Input, origin: object) -> Tensor:
@@ -132,6 +144,8 @@ def stored_samples(x: np.ndarray, expected: Input, origin: str) -> Tensor:
     tokens = expected.ids is not None
     if len(expected.shape) > 2 and x.shape[1:] == (*expected.shape[1:], expected.shape[0]) != expected.shape:
         x = np.moveaxis(x, -1, 1)
+    if expected.imputed and x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] == len(_stored_features(expected)):
+        x = _filled(x.astype(np.float32), expected)[0]
     labels = np.zeros(len(x) if x.ndim else 0, np.int64)
     data = checked(x, labels, origin=origin, classes=["-"], tokens=tokens)
     stored = str(data.x.dtype).removeprefix("torch.")
@@ -153,23 +167,25 @@ def _read_sample(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
         token_ids = {word: number for number, word in enumerate(expected.words, 2)}
         text = utf8(read_regular(path), str(path))
         return torch.from_numpy(encode([text], token_ids, expected.shape[0], infer_tokens(expected.words)))
-    if not is_image(path.name) or len(expected.shape) != 3:
-        pictured = len(expected.shape) == 3
+    raw = read_regular(path)
+    pictured = len(expected.shape) == 3 or (len(expected.shape) == 4 and medical.is_nifti(path.name))
+    if not pictured or not (is_image(path.name) or medical.is_dicom(raw)):
         kind = "a picture or an .npz" if pictured else "a .csv, .parquet or .npz" if expected.features else "an .npz"
         raise DataError(f"{path}: the run's samples are {expected.dtype} of shape {expected.shape}; give {kind}")
-    return _picture(path, expected, pictures)
+    return _picture(path, raw, expected, pictures)
 
 
-def _picture(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
-    channels, height, width = expected.shape
-    if height != width or channels not in (1, 3) or expected.white is None:
+def _picture(path: Path, raw: bytes, expected: Input, pictures: PictureNotes) -> Tensor:
+    (channels, *sides), measured = expected.shape, medical.is_nifti(path.name)
+    if len({*sides}) > 1 or channels not in (1, 3) or (expected.white is None and not measured):
         raise DataError(f"{path}: pictures do not become samples {expected.shape} of {expected.dtype}; give an .npz")
-    raw = read_regular(path)
-    pixels = torch.from_numpy(decode(raw, str(path), height, channels, pictures).copy())[None]
-    size = picture_size(raw)
-    if size != (width, height):
-        pictures.add("resized", f"{path} ({size[0]} x {size[1]})")
-    return pixels * (expected.white / 255)
+    pixels = torch.from_numpy(decode(raw, str(path), sides[0], channels, pictures).copy())[None]
+    if measured and expected.white == WHITE and not 0 <= pixels.min() <= pixels.max() <= WHITE:
+        raise DataError(f"{path}: values from {pixels.min():g} to {pixels.max():g}; the run's pictures have 0 to 255")
+    shape = read_pixels(raw, str(path), channels, PictureNotes()).shape[: len(sides)]
+    if [*shape] != sides:
+        pictures.add("resized", f"{path} ({' x '.join(map(str, shape[::-1]))})")
+    return pixels if measured else pixels * ((expected.white or 0) / 255)
 
 
 _PAIRS = (("x", "y"), ("x_test", "y_test"))

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, DataError, suggest_name
-from fedloom.data.imputation import Impute
+from fedloom.data.imputation import Impute, ImputeSection, Incomplete
 from fedloom.data.sources import groups
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
@@ -76,26 +76,16 @@ class TableSource(Source):
         description="Cells that stand for a missing value in all columns, in addition to empty cells. By default NA, "
         "NaN, null and the like are missing among numbers; as a label they are refused.",
     )
-    incomplete: Literal["refuse", "drop", "impute"] = Field(
-        "refuse",
-        description="Rows with a missing value: refuse the file, drop the rows and say how many, or impute the missing "
-        "features. Rows without a label, owner or group are dropped then, since these are never imputed.",
-    )
+    incomplete: Incomplete = "refuse"
     drop_columns: dict[Literal["above"], Annotated[float, Field(ge=0, lt=1)]] = Field(
         {},
         description="Leaves out columns that lack more than a share of the training file's cells, as {above: share}.",
         examples=[{"above": 0.4}],
     )
-    impute: Impute | None = Field(
-        None,
-        description="Section of the values for missing cells, with `incomplete: impute`; null takes its defaults.",
-        examples=[{"numbers": "median"}],
-    )
+    impute: ImputeSection = None
 
     @model_validator(mode="after")
-    def _imputes_if_asked(self) -> "TableSource":
-        if self.impute is not None and self.incomplete != "impute":
-            raise ConfigError(f"scenario.impute is for incomplete: impute, and incomplete is {self.incomplete}")
+    def _labels_agree(self) -> "TableSource":
         ways = (not isinstance(self.label, str)) + (self.label_separator is not None)
         is_odd = not self.label or len({*self.label_columns}) < len(self.label_columns)
         if ways != (self.labels == "multi") or is_odd or (self.no_label and not self.label_separator):
@@ -184,18 +174,18 @@ class TableSource(Source):
             parts[number] = replace(parts[number], x=x)
             notes += unknown
         part_origins = str(paths[0]), str(paths[-1])
-        # Missing cells are NaN until `make_scenario` fills them, and `checked_splits` takes finite numbers alone.
-        finite = parts if imputes is None else [replace(part, x=np.nan_to_num(part.x)) for part in parts]
-        parsed = ParsedSplits(origin, finite[0], finite[1], classes, tuple(owners), notes=tuple(notes))
-        splits = checked_splits(replace(parsed, part_origins=part_origins, labels=self.labels))
+        parsed = ParsedSplits(
+            origin, parts[0], parts[1], classes, tuple(owners), notes=tuple(notes), labels=self.labels
+        )
+        parsed = replace(
+            parsed, part_origins=part_origins, labels=self.labels, incomplete="impute" if imputes else "refuse"
+        )
+        splits = checked_splits(parsed)
         pairs = [(name, word) for name in names for word in vocabulary[name] or [""]]
         titles = tuple(f"{name}={word}" if word else name for name, word in pairs)
-        if imputes is not None:
-            x_train, x_test = (torch.from_numpy(part.x) for part in parts)
-            train, test = replace(splits.train, x=x_train), replace(splits.test, x=x_test)
-            splits = replace(splits, train=train, test=test, rules=imputes.rules(vocabulary, origin))
         return replace(
             splits,
+            rules=() if imputes is None else imputes.rules(vocabulary, origin),
             train=replace(splits.train, features=titles, suspect=suspects[0] if suspect else None),
             test=replace(splits.test, features=titles, suspect=suspects[1] if suspect else None),
             suspect=suspect,
