@@ -205,7 +205,7 @@ DOORS = [
     refuses("test pictures alone", split("testing"), "testing/ is one part", "below train/"),
     refuses("two training folders", split("train", "Training", "test"),
         "Training/ and train/ may all be the same part"),
-    refuses("no picture at all", tree({"train/cat/0.dcm": b"", "train/cat/1.dcm": b""}), "no pictures", "2 (2 .dcm)"),
+    refuses("no picture at all", tree({"train/cat/0.raw": b"", "train/cat/1.raw": b""}), "no pictures", "2 (2 .raw)"),
     refuses("parts of different sets", split("a_train", "b_test"), "a_train/, b_test/ look like parts of different"),
     refuses("sites of parts", split("north/train", "north/test", "south/train", "south/test"), "as separate sets do"),
     refuses("two sets", split("a_train", "a_test", "b_train", "b_test"), "a_train/ and b_train/ may"),
