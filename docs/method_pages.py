@@ -85,6 +85,7 @@ def facts_table(method: Entry) -> str:
         "secure aggregation": "possible" if method.abilities.secure_sum else "not possible",
         "wrappers": facts["wrappers"],
         "batched engine": method.abilities.unstackable and f"no: {method.abilities.unstackable}",
+        "several labels": f"no: {method.abilities.single_label}" if method.abilities.single_label else "yes",
         "baseline of": facts["compared in"],
     }
     return markdown(("fact", ""), [(name, cell_text(value)) for name, value in rows.items() if value])

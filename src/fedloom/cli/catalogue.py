@@ -132,6 +132,7 @@ def methods(
     stateless: Annotated[bool, typer.Option("--stateless", help="Whose clients keep nothing between rounds.")] = False,
     secure_sum: Annotated[bool, typer.Option("--secure-sum", help="Whose server only needs sums.")] = False,
     stacks: Annotated[bool, typer.Option("--stacks", help="That can train many clients in one stack.")] = False,
+    several_labels: Annotated[bool, typer.Option("--several-labels", help="For samples with several labels.")] = False,
     takes: Annotated[str | None, typer.Option(help="That a wrapper accepts, e.g. krum.")] = None,
     compared_in: Annotated[str | None, typer.Option(help="That a paper compares, e.g. feddw.")] = None,
     as_json: AsJson = False,
@@ -144,6 +145,7 @@ def methods(
         (stateless, lambda method: method.citation is not None and not method.citation.state),
         (secure_sum, lambda method: method.abilities.secure_sum),
         (stacks, lambda method: method.abilities.unstackable is None),
+        (several_labels, lambda method: method.abilities.single_label is None),
         (takes is not None, lambda method: method.wrappers.get(str(takes), "") is None),
         (compared_in is not None, lambda method: compared_in in method.compared_in),
     ]

@@ -68,7 +68,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="Classes to print for each sample.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the classes of new samples, with probabilities."""
+    """Predict the classes of new samples, or their several labels, with probabilities."""
     from fedloom.runs.export.samples import SampleNote, read_samples
 
     trained = _trained(run, client, selection, model)
@@ -77,27 +77,31 @@ def predict(
     for note in notes:
         say(note.text)
     scores = trained.scores(samples)
-    rows: list[list[float]] = scores.softmax(1).tolist()
+    multi = trained.metadata.labels == "multi"
+    rows: list[list[float]] = (scores.sigmoid() if multi else scores.softmax(1)).tolist()
     decided, decision = trained.decisions(scores) or [False] * len(rows), trained.metadata.decision
     classes = trained.metadata.classes
+    labels = [[name for name, score in zip(classes, row, strict=True) if score > 0] for row in scores.tolist()]
     if as_json:
         predictions = [
             {
                 "sample": name,
-                "class": classes[row.index(max(row))],  # the lowest of equal ones, as in the metrics
+                # the lowest of equal ones, as in the metrics
+                **({"labels": held} if multi else {"class": classes[row.index(max(row))]}),
                 "probabilities": dict(zip(classes, row, strict=True)),
                 **({} if decision is None else {"decision": positive}),
             }
-            for name, row, positive in zip(names, rows, decided, strict=True)
+            for name, row, held, positive in zip(names, rows, labels, decided, strict=True)
         ]
         unusual = [dataclasses.asdict(note) for note in notes]
         threshold = {} if decision is None else {"decision": decision.model_dump()}
         typer.echo(json.dumps({**_about(trained), **threshold, "predictions": predictions, "notes": unusual}))
         return
     width = max(map(len, names))
-    for name, row, positive in zip(names, rows, decided, strict=True):
+    for name, row, held, positive in zip(names, rows, labels, decided, strict=True):
         ranked = sorted(zip(row, classes, strict=True), key=lambda pair: -pair[0])[:top]
         columns = [f"{label} {100 * share:.1f} %" for share, label in ranked]
+        columns += [f"labels: {', '.join(held) or 'none'}"] if multi else []
         columns += [] if decision is None else [f"decision: {'' if positive else 'not '}{decision.label}"]
         echo("  ".join([f"{name:{width}}", *columns]))
 

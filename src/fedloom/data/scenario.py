@@ -271,7 +271,8 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
     recorded cells and clients that record it."""
     data = scenario.train_set
     if scenario.remote:
-        return {"name": scenario.name, "clients": scenario.clients, "classes": list(data.classes)}
+        known = {"name": scenario.name, "clients": scenario.clients, "classes": list(data.classes)}
+        return known | ({"labels": {}} if data.multi else {})
     skew = label_skew(scenario.train, data.y.numpy(), scenario.num_classes)
     sizes = sorted(size for size in scenario.test.sizes.tolist() if size)
     attack = scenario.attack

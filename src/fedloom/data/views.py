@@ -104,6 +104,11 @@ def positives(labels: Indices) -> tuple[Indices, Indices]:
     return rows, classes
 
 
+def label_counts(labels: Tensor, num_classes: int) -> Tensor:
+    """Count the samples of each class [C] in labels [n], int64; of several labels [n, L] the positives."""
+    return torch.bincount(labels, minlength=num_classes) if labels.dim() == 1 else (labels == 1).sum(0)
+
+
 def strata(labels: Indices) -> Indices:
     """Return the class [n] whose shares a split keeps: the label, or of several labels [n, L] the one with the fewest
     positives among those that the sample holds, L for none. The rarest label is the hardest to split (Sechidis et al.,

@@ -11,7 +11,7 @@ from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.advice_trial import TrialOutcome, run_trial
 from fedloom.diagnosis.diagnosis import Diagnosis, diagnose_scenario
 from fedloom.diagnosis.evidence import GOALS, Evidence, Needs, evidence_for, fitted, rules
-from fedloom.engine.jobs import require_public
+from fedloom.engine.jobs import require_data
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.setup import Setup
@@ -185,7 +185,7 @@ def _examined(config: RunConfig, scenario: Scenario) -> list[Diagnostic]:
     """Return the doubts that a run would report before its first round; `ConfigError` if it would be refused."""
     setup = Setup.from_config(config, *_shape(scenario))
     setup.worker(config, scenario.train_set)
-    require_public(setup.method, scenario)
+    require_data(setup.method, scenario)
     doubts: list[Diagnostic] = []
     with contextlib.suppress(MissingPackageError):  # a fact of this environment, not of the method
         doubts = setup.method.examine(setup.tasks, max(1, round(config.participation * scenario.clients)))

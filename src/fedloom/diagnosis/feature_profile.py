@@ -61,6 +61,8 @@ def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0)
     it is for simulations. Raises `ConfigError` for a net without features, or features that are not finite."""
     if not net.classifier_block:
         raise ConfigError("this model has no head, so it has no features: profile its labels alone")
+    if scenario.train_set.multi:
+        raise ConfigError("features are compared within classes, and samples have several labels")
     owners = np.flatnonzero(scenario.train.sizes)
     compared = evenly_spaced(owners, MOST_CLIENTS)
     rows = [evenly_spaced(scenario.train[int(client)], SAMPLES) for client in compared]

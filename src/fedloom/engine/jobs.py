@@ -44,8 +44,14 @@ def methods_by_stage(method: Method) -> Mapping[Stage, Method]:
     return {stage: of_stage for stage, of_stage in stages.items() if of_stage is not None}
 
 
-def require_public(method: Method, scenario: Scenario) -> None:
-    """Raise `ConfigError` if the server's data are missing, or if a method that uses labels gets other classes."""
+def require_data(method: Method, scenario: Scenario) -> None:
+    """Raise `ConfigError` for samples with several labels that the method does not know, if the server's data are
+    missing, or if a method that uses their labels gets other classes."""
+    if scenario.train_set.multi and method.spec.labels == "single":
+        raise ConfigError(
+            f"method = '{method.name()}' cannot train on samples with several labels: {method.spec.single_because}; "
+            "take one that `fedloom methods --several-labels` lists, as fedavg, or ask for a single label"
+        )
     needed, public = method.spec.public, scenario.public
     if needed is None:
         return

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record, wire_size
 from fedloom.data.scenario import Scenario
-from fedloom.data.views import Views
+from fedloom.data.views import Views, label_counts
 from fedloom.engine import round_report
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import (
@@ -25,7 +25,7 @@ from fedloom.engine.jobs import (
     hooked,
     kept_since,
     methods_by_stage,
-    require_public,
+    require_data,
     with_forged,
 )
 from fedloom.engine.round_report import ObservedRound, RoundObserver, RoundReport, Seconds
@@ -79,7 +79,7 @@ class Federation:
         # views of the clients, or of one client that has all samples
         self.train = scenario.train.together() if method.spec.pooled else scenario.train
         self.clients_per_round = max(1, round(participation * scenario.clients))
-        require_public(method, scenario)
+        require_data(method, scenario)
         with hooked(method, "examine", 0):
             self.initial_diagnostics = list(method.examine(tasks, self.clients_per_round))
         if scenario.attack is not None and (reason := scenario.attack.why_idle(self.clients_per_round)) is not None:
@@ -316,5 +316,4 @@ def _class_counts(scenario: Scenario, train: Views, client: int) -> Tensor:
     if scenario.remote:
         per_class, remainder = divmod(len(train[client]), scenario.num_classes)
         return per_class + (torch.arange(scenario.num_classes) < remainder).long()
-    labels = scenario.train_set.y[train.tensor(client)]
-    return torch.bincount(labels, minlength=scenario.num_classes)
+    return label_counts(scenario.train_set.y[train.tensor(client)], scenario.num_classes)

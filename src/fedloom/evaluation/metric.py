@@ -40,7 +40,7 @@ class Predictions:
 
     Attributes:
         logits: class scores [B, C], float.
-        labels: true classes [B], int64.
+        labels: true classes [B], int64; of several labels [B, L]: 1, 0 or -1 (not recorded).
         targets: [C] int64, the class for which an attack wants each class to be taken, -1 for none; None if there is no
             such attack.
         scores_bytes: memory that the scores of a metric may take before they are counted in bins.
@@ -60,8 +60,9 @@ class Predictions:
 
     @functools.cached_property
     def predicted(self) -> Tensor:
-        """The class of the highest score [B] int64, the lowest class of equal ones."""
-        return self.logits.argmax(1)
+        """The class of the highest score [B] int64, the lowest class of equal ones; of several labels [B, L] 1 for a
+        score above 0, else 0."""
+        return (self.logits > 0).long() if self.labels.dim() == 2 else self.logits.argmax(1)
 
     @functools.cached_property
     def log_probabilities(self) -> Tensor:
@@ -88,6 +89,7 @@ class Metric(ABC):
         may_diverge: whether NaN says that the model diverged; then a mean keeps it.
         pools_models: whether the states of several models may be merged.
         on_request: report details only where the metric is asked for, and not with others that share its state.
+        multi_label: whether it is defined for samples with several labels.
         higher_is_better: which of two values selects a round or a trial; None if neither may, as the best is between.
     """
 
@@ -98,6 +100,7 @@ class Metric(ABC):
     may_diverge: ClassVar[bool] = False
     pools_models: ClassVar[bool] = True
     on_request: ClassVar[bool] = False
+    multi_label: ClassVar[bool] = False
     higher_is_better: ClassVar[bool | None] = True
 
     @classmethod

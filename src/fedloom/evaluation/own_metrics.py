@@ -90,7 +90,7 @@ def _not_imported(name: str, setting: str, error: Exception) -> str:
 
 def _metric_of(function: PerSample, name: str) -> type[Metric]:
     class FunctionMetric(MeanOverSamples):
-        __slots__ = ()
+        multi_label = True
 
         @classmethod
         def new(cls, predictions: Predictions) -> MeanOverSamples:  # type: ignore[override]

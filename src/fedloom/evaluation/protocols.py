@@ -33,8 +33,8 @@ from fedloom.core.trees import sent_to
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.evaluation.metric import METRICS, Groups, Metric, MetricStates, Predictions, Scores, details_of_clients
-from fedloom.evaluation.metrics import ALWAYS, Accuracy
+from fedloom.evaluation.metric import Groups, Metric, MetricStates, Predictions, Scores, details_of_clients
+from fedloom.evaluation.metrics import Accuracy, metric_kinds
 from fedloom.evaluation.metrics.basic import DomainAccuracy, OwnerAccuracy, SampleScores
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.predictor import Predictor
@@ -99,9 +99,11 @@ class Evaluator:
         self.names = (self.model_kind, *self.also)
         attack = scenario.attack if scenario.bad else None
         self.targets = None if attack is None else attack.target_classes(scenario.num_classes)
-        self.metrics: dict[str, type[Metric]] = {name: METRICS.get(name) for name in dict.fromkeys((*ALWAYS, *metrics))}
+        self.metrics: dict[str, type[Metric]] = metric_kinds(metrics, scenario.train_set.multi)
         self.own_metrics: tuple[str, ...] = ()
         if self.data_kind == "others":
+            if scenario.train_set.multi:
+                raise ConfigError(f"evaluation.protocol = '{protocol}': counts one label a sample; take personal/local")
             self.metrics |= {"accuracy": OwnerAccuracy, "accuracy_by_sample": Accuracy}
             self.own_metrics = ("accuracy_by_sample",)
             if not scenario.remote and int((scenario.test.sizes > 0).sum()) < 2:
@@ -225,9 +227,10 @@ class Evaluator:
     def example_states(self, bins: Tensor | None = None) -> MetricStates:
         """Metric states of one made-up sample: states from other machines must have their types and shapes. bins: as in
         `states`."""
-        logits, labels = torch.zeros(1, self.scenario.num_classes), torch.zeros(1, dtype=torch.int64)
-        owners, domains = Groups(labels, self.scenario.clients), self._domains(self.scenario.test_set, labels)
-        predictions = Predictions(logits, labels, self.targets, self._scores_bytes, owners, domains, labels, bins)
+        logits, first = torch.zeros(1, self.scenario.num_classes), torch.zeros(1, dtype=torch.int64)
+        owners, domains = Groups(first, self.scenario.clients), self._domains(self.scenario.test_set, first)
+        labels = torch.zeros_like(logits, dtype=torch.int64) if self.scenario.train_set.multi else first
+        predictions = Predictions(logits, labels, self.targets, self._scores_bytes, owners, domains, first, bins)
         states = MetricStates.new(predictions, self._kinds)
         return (states if self.model_kind == "global" else states.of_one_model()).portable()
 
@@ -241,6 +244,8 @@ class Evaluator:
                 "samples; raise scenario.split.test, or list test samples in the partition file"
             )
         for name in self.names:
+            if self.scenario.train_set.multi and (self.pick(offered, name).labels_only or name == "nearest"):
+                raise ConfigError(f"evaluation.also = '{name}': it names one class, and samples have several labels")
             if self.pick(offered, name).labels_only and self._of_scores:
                 raise ConfigError(
                     f"evaluation.metrics = {self._of_scores}: need scores, and the method's {name} predictor gives "
@@ -331,7 +336,7 @@ class Majority:
 def majority(scenario: Scenario, where: str) -> Majority | None:
     """Return the baseline on the "global" or "local" data of a protocol; None for others, and where only nodes know
     their data. Shares on clients' data are unweighted means over the clients with test samples."""
-    if scenario.remote or where not in ("global", "local"):
+    if scenario.remote or where not in ("global", "local") or scenario.train_set.multi:
         return None
     train, labels = scenario.class_counts(), scenario.test_set.y.cpu().numpy()
     label = int(train.sum(0).argmax())

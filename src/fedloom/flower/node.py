@@ -16,6 +16,7 @@ from fedloom.core.files import open_to_read, read_file, restrict_to_owner, write
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
+from fedloom.data.views import label_counts
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, Job, NewcomerResult
 from fedloom.evaluation.intervals import group_sums
@@ -272,7 +273,7 @@ class Node:
     def _context(self, round_: int) -> ClientContext:
         tasks: list[Task] = self._setup.tasks
         task = tasks[group_of(self.client, tasks)]
-        counts = torch.bincount(self.scenario.train_set.y[self.indices], minlength=task.num_classes)
+        counts = label_counts(self.scenario.train_set.y[self.indices], task.num_classes)
         return ClientContext(task, round_, self.client, len(self.indices), counts)
 
     def _state(self, store: StateStore, state_round: int | None, ctx: ClientContext, notes: list[Diagnostic]) -> Record:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from fedloom.core.errors import ClientError, FedloomError, short_repr
 from fedloom.core.files import parse_json
 from fedloom.core.records import Record, RecordError, Value, from_bytes, json_header, map_tensors, wire_size
 from fedloom.core.tables import ClassTable
+from fedloom.data.views import label_counts, positives
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job, JobResult, Stage, hooked
 from fedloom.engine.round_report import CE
@@ -80,7 +82,8 @@ class UploadReader:
         _check_keys("", record, expected)
         for name, value in record.items():
             _check_value(name, value, expected[name], name in variable_entries)
-        _check_counts(record, samples, None if self._federation.scenario.remote else job.ctx.class_counts)
+        counts = None if self._federation.scenario.remote else job.ctx.class_counts
+        _check_counts(record, samples, counts, several=self._worker.data.multi)
         unpacked = self.unpacked(record, job)
         if rehearsal.unpacked:
             with _refuse_on_error("the server cannot use it"):
@@ -152,7 +155,7 @@ class UploadReader:
 
     def _rehearse(self, job: Job) -> Rehearsal:
         indices, method, round_ = self._rehearsal_indices, self.method_of(job), job.ctx.round
-        counts = torch.bincount(self._worker.data.y[indices], minlength=job.ctx.task.num_classes)
+        counts = label_counts(self._worker.data.y[indices], job.ctx.task.num_classes)
         ctx = replace(job.ctx, samples=len(indices), class_counts=counts)
         rehearsal_job = replace(job, ctx=ctx, indices=indices)
         terms, state = set[str](), Record()
@@ -181,8 +184,9 @@ class UploadReader:
 
     @functools.cached_property
     def _rehearsal_indices(self) -> Tensor:
-        labels, classes = self._worker.data.y.cpu(), range(self._worker.data.num_classes)
-        return torch.cat([(labels == label).nonzero()[:_PER_CLASS, 0] for label in classes])
+        rows, held = positives(self._worker.data.y.cpu().numpy())
+        firsts = (rows[held == label][:_PER_CLASS] for label in np.unique(held))
+        return torch.from_numpy(np.concatenate([rows[:0], *firsts]))
 
     def _try_to_aggregate(self, upload: Record, job: Job, honest: Record) -> None:
         """Aggregate an upload whose shapes may vary with an honest one, to see whether the server can use it."""
@@ -331,8 +335,8 @@ def _check_tensor(path: str, tensor: Tensor, expected: Tensor | None, dtypes: Co
         raise MessageError(f"{path}: a mask has bytes that are neither 0 nor 1")
 
 
-def _check_counts(record: Record, samples: int, class_counts: Tensor | None) -> None:
-    """Check counts against the `samples` with which the client joined, and its `class_counts` [C], if known."""
+def _check_counts(record: Record, samples: int, class_counts: Tensor | None, *, several: bool) -> None:
+    """Check counts against the client's `samples`, of one label or `several`, and its `class_counts` [C], if known."""
     reported = record.get("samples", samples)
     if reported != samples:
         raise MessageError(f"samples = {reported}: the client joined with {samples}")
@@ -346,7 +350,7 @@ def _check_counts(record: Record, samples: int, class_counts: Tensor | None) -> 
                 raise MessageError(f"{name}: it has counts above 2**40")
             if name != "class_counts":
                 continue
-            if int(value.sum()) != samples:
+            if int(value.max()) > samples if several else int(value.sum()) != samples:
                 raise MessageError(f"{name}: they sum to {int(value.sum())}; the client joined with {samples} samples")
             if class_counts is not None and not torch.equal(value.to(class_counts.dtype), class_counts):
                 raise MessageError(f"{name} = {value.tolist()}: by the config the client has {class_counts.tolist()}")

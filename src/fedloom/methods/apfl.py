@@ -18,7 +18,10 @@ class APFL(fm.Method):
     """
 
     spec = fm.Spec(
-        nets={"shared": None, "own": None}, private_nets=frozenset({"own"}), private=frozenset({fm.Role.EXTRA})
+        nets={"shared": None, "own": None},
+        private_nets=frozenset({"own"}),
+        private=frozenset({fm.Role.EXTRA}),
+        labels="multi",
     )
 
     class Options(fm.Options):

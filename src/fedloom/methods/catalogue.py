@@ -49,6 +49,7 @@ class Abilities:
     means: frozenset[str]  # upload entries whose mean is enough
     per_client: frozenset[str]  # those that the server reads client by client, in any round
     unstackable: str | None  # why clients cannot be trained in one stack
+    single_label: str | None  # why samples cannot have several labels
     untrained: InitialPart | None  # of a newcomer's model; None if the server has all
 
     @property
@@ -73,6 +74,7 @@ def abilities(kind: type[Method]) -> Abilities:
         means,
         frozenset(name for name, sent in sends.items() if sent.per_client or sent.sliced),
         method.spec.unstackable,
+        method.spec.single_because if method.spec.labels == "single" else None,
         None if "global" in predicts else initial_part(method, _task(method)),
     )
 
@@ -197,6 +199,7 @@ class Entry:
             "compared in": ", ".join(self.compared_in),
             "secure sum": "yes" if self.abilities.secure_sum else "no",
             "stacks": "no" if self.abilities.unstackable else "yes",
+            "several labels": "no" if self.abilities.single_label else "yes",
         }
         return cells | ({"wrappers": self.accepted_wrappers} if with_wrappers else {})
 

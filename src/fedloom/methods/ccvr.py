@@ -27,7 +27,7 @@ class CCVR(fm.Method):
     draws `features` of each held class from N(mu_c, Sigma_c), and trains the head on them with plain gradient steps.
     """
 
-    spec = fm.Spec(requires=("linear_head",), features=True)
+    spec = fm.Spec(requires=("linear_head",), features=True, single_because="it draws features of one class each")
     Options = Options
     citation = fm.Citation("Luo et al., NeurIPS 2021, arXiv 2106.05001")
 

@@ -14,7 +14,7 @@ class Central(fm.Method):
     optimiser and batch size. Nothing travels. Simulation only: over a network the data would have to leave the clients.
     """
 
-    spec = fm.Spec(sends={}, pooled=True)
+    spec = fm.Spec(sends={}, pooled=True, labels="multi")
     citation = fm.Citation("", traffic=("", "", ""))
 
     def select(self, server: fm.Record, count: int, ctx: fm.ServerContext) -> Sequence[int]:

@@ -19,7 +19,7 @@ class CFL(fm.Method):
     its members. A client is tested with the model of its cluster, a newcomer with the first.
     """
 
-    spec = fm.Spec(sends={"model": fm.Sent(per_client=True)})
+    spec = fm.Spec(sends={"model": fm.Sent(per_client=True)}, labels="multi")
 
     class Options(fm.Options):
         eps1: float = fm.option(0.4, "A cluster splits if its mean change is shorter; 0 never splits.", ge=0)

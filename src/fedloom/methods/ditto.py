@@ -14,7 +14,7 @@ class Ditto(fm.Method):
     anchor is the model received, not the one just trained.
     """
 
-    spec = fm.Spec(nets={"shared": None, "own": None}, private_nets=frozenset({"own"}))
+    spec = fm.Spec(nets={"shared": None, "own": None}, private_nets=frozenset({"own"}), labels="multi")
 
     class Options(fm.Options):
         weight: float = fm.option(

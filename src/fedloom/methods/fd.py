@@ -17,7 +17,12 @@ class FD(fm.Method):
     may differ. The paper takes means while it trains: `outputs_from=training`.
     """
 
-    spec = fm.Spec(private=fm.ALL_ROLES, architectures="any", sends={"outputs": fm.Sent(per_client=True, labels=True)})
+    spec = fm.Spec(
+        private=fm.ALL_ROLES,
+        architectures="any",
+        sends={"outputs": fm.Sent(per_client=True, labels=True)},
+        single_because="its soft labels are means over a softmax of classes",
+    )
 
     class Options(fm.Options):
         gamma: float = fm.option(

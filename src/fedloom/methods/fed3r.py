@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -34,6 +36,7 @@ class Fed3R(OneShotHead):
     z^T + lambda I)^-1 n_c mu_c, made unit, with mu_c the mean of class c over all clients; it has no bias.
     """
 
+    spec = replace(OneShotHead.spec, labels="multi")
     Options = Options
     head_round = RidgeHead
     citation = fm.Citation(

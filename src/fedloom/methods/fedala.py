@@ -24,6 +24,7 @@ class FedALA(fm.Method):
         requires=("trained_head",),
         private=frozenset({fm.Role.EXTRA}),
         sends={"model": fm.Sent(no_feedback=frozenset({fm.Role.HEAD}))},
+        labels="multi",
     )
 
     class Options(fm.Options):

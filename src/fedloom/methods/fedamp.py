@@ -23,7 +23,9 @@ class FedAMP(fm.Method):
     w_k.
     """
 
-    spec = fm.Spec(private=fm.ALL_ROLES, sends={"weights": fm.Sent(per_client=True, no_feedback=fm.ALL_ROLES)})
+    spec = fm.Spec(
+        private=fm.ALL_ROLES, sends={"weights": fm.Sent(per_client=True, no_feedback=fm.ALL_ROLES)}, labels="multi"
+    )
 
     class Options(fm.Options):
         weight: float = fm.option(0.1, "lambda, the strength of the pull to the cloud model; 0 is Local.", ge=0)

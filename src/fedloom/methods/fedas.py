@@ -27,6 +27,7 @@ class FedAS(fm.Method):
         features=True,
         sends={"model": fm.Sent(no_feedback=HEAD), "trace": fm.Sent(per_client=True, spread=10.0)},
         unstackable="its last pass takes gradients inside the loss",
+        labels="multi",
     )
 
     class Options(fm.Options):
@@ -115,8 +116,10 @@ def own_features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
 def alignment(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
     """Return the sum over the classes of a `batch` of the mean of (z - goal)^2, goals by class `consts["goals"]`."""
     goals = consts["goals"]
-    distances = (net.features(batch.x) - goals.values[batch.y].to(batch.x.device)).square().mean(1)
+    z, batch = batch.by_label(net.features(batch.x))
+    distances = (z - goals.values[batch.y].to(batch.x.device)).square().mean(1)
     labels = torch.arange(len(goals.held), device=batch.y.device)
     classes = (batch.y.unsqueeze(1) == labels).to(distances.dtype)  # one_hot looks at values, so no step is recorded
+    classes = classes if batch.mask is None else classes * batch.mask.unsqueeze(1)
     sums, counts = classes.T @ distances, classes.sum(0)
     return fm.Objective.sum({"align": (sums / counts.clamp(min=1)).sum()})

@@ -8,6 +8,7 @@ class FedAvg(fm.Method):
     Every hook is the contract's default: weights and batch-norm statistics are averaged by the participants' samples.
     """
 
+    spec = fm.Spec(labels="multi")
     citation = fm.Citation(
         "McMahan et al., AISTATS 2017, arXiv 1602.05629", compared_in=("fedskc", "fedsc", "feddw", "fedco2")
     )

@@ -11,7 +11,7 @@ class FedBABU(fm.Method):
     of the global model, tuned on the client's training data.
     """
 
-    spec = fm.Spec(requires=("trained_body",), private=frozenset({fm.Role.HEAD}))
+    spec = fm.Spec(requires=("trained_body",), private=frozenset({fm.Role.HEAD}), labels="multi")
 
     class Options(fm.Options):
         tuned: Literal["all", "head", "body"] = fm.option(

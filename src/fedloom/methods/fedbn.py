@@ -12,7 +12,7 @@ class FedBN(fm.Method):
     weights. Clients that never took part are tested with the first batch-norm state.
     """
 
-    spec = fm.Spec(private=fm.BN_ROLES)
+    spec = fm.Spec(private=fm.BN_ROLES, labels="multi")
 
     class Options(fm.Options):
         weights: Literal["uniform", "samples"] = fm.option(

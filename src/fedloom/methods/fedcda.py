@@ -22,7 +22,7 @@ class FedCDA(fm.Method):
     of re-implementations.
     """
 
-    spec = fm.Spec(sends={"model": fm.Sent(per_client=True), "loss": fm.Sent(per_client=True)})
+    spec = fm.Spec(sends={"model": fm.Sent(per_client=True), "loss": fm.Sent(per_client=True)}, labels="multi")
 
     class Options(fm.Options):
         kept: int = fm.option(3, "K, models that the server keeps of each client.", ge=1)

@@ -28,6 +28,7 @@ class FedCP(fm.Method):
         features=True,
         sends={"model": fm.Sent(spread=2.0), "head": fm.Sent(no_feedback=fm.ALL_ROLES)},
         unstackable="its gate draws random numbers",
+        labels="multi",
     )
 
     class Options(fm.Options):

@@ -58,7 +58,7 @@ class FedDBE(Debiased):
     global model.
     """
 
-    spec = fm.Spec(receives=None, private=frozenset({fm.Role.EXTRA}), features=True)
+    spec = fm.Spec(receives=None, private=frozenset({fm.Role.EXTRA}), features=True, labels="multi")
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
     citation = fm.Citation(
         "Zhang et al., NeurIPS 2023, arXiv 2311.14975",

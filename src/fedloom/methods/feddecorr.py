@@ -62,7 +62,6 @@ class FedDecorr(Decorr, FedAvg):
     term. T grows with the batch, the paper's form does not.
     """
 
-    Options = Options
     presets = {"paper": {"form": "paper"}, "authors": {}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
     citation = fm.Citation(
@@ -91,7 +90,7 @@ def features_of(net: fm.Net) -> Iterator[list[Tensor]]:
 
 def correlation(z: Tensor, batch: fm.Batch, form: Literal["code", "paper"] = "code") -> Tensor:
     """Return how much the dimensions of features z [B, d] correlate over a `batch`, a scalar; 0 for one sample."""
-    counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
+    counted = torch.ones(len(z), dtype=torch.bool, device=z.device) if batch.mask is None else batch.mask
     samples, width = counted.sum(), z.shape[1]
     # padding rows of stacked batches are no samples
     centred = torch.where(counted.unsqueeze(1), z - batch.mean(z), 0.0)

@@ -24,6 +24,7 @@ class FedDistill(fm.Method):
             "outputs": fm.Sent(labels=True),
             "class_counts": fm.Sent(per_client=True, labels=True),
         },
+        single_because="its soft labels are means over a softmax of classes",
     )
 
     class Options(fm.Options):

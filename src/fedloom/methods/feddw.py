@@ -1,7 +1,7 @@
 """FedDW, and its regulariser DW as a wrapper of other methods: `fedprox+dw`."""
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal, TypeGuard
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard
 
 import torch
 from pydantic import Field, PositiveInt
@@ -57,7 +57,10 @@ class DW(fm.Method):
         }
         sends = {**self.spec.sends, **{self.names.entry(name): sent for name, sent in entries.items()}}
         requires = (*self.spec.requires, "linear_head")
-        self.spec = replace(self.spec, head_bias=self.dw.head_bias, sends=sends, requires=requires)
+        facts: dict[str, Any] = {"sends": sends, "requires": requires, "labels": "single"}
+        self.spec = replace(
+            self.spec, head_bias=self.dw.head_bias, single_because="it averages softmax outputs", **facts
+        )
         if self.dw.relu_on_cr and self.dw.linearised != "off":
             raise fm.ConfigError(f"{self.name()}.relu_on_cr = True: it has no linearised form; set linearised to off")
         if fm.Role.HEAD in self.spec.private:
@@ -199,7 +202,6 @@ class FedDW(DW, FedAvg):
     """
 
     spec = fm.Spec(head_bias=False)
-    Options = Options
     presets = {
         "paper": {},
         "authors": {"mu_decay": (9, 10), "sl_ema": 0.5, "sl_cumulative": True, "absent_row": "eye", "head_bias": True},

@@ -15,7 +15,7 @@ class FedDyn(fm.Method):
     parameters; buffers are averaged. The predictor "average", mean_k(w_k), is in the paper's results too.
     """
 
-    spec = fm.Spec(sends={"model": fm.Sent()})
+    spec = fm.Spec(sends={"model": fm.Sent()}, labels="multi")
 
     class Options(fm.Options):
         alpha: float = fm.option(0.01, "Strength of the regulariser, which is undefined at 0.", gt=0)

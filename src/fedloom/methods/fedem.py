@@ -21,7 +21,7 @@ class FedEM(fm.Method):
     pi_kj softmax(o_j).
     """
 
-    spec = fm.Spec(unstackable="the received models are computed beside those that train, each by a net of its own")
+    spec = fm.Spec(unstackable="it computes the received models as well", single_because="it mixes softmax outputs")
 
     class Options(fm.Options):
         components: int = fm.option(3, "M, the number of shared models; 1 is FedAvg.", ge=1)

@@ -16,7 +16,7 @@ class FedExP(fm.Method):
     extrapolated.
     """
 
-    spec = fm.Spec(sends={"model": fm.Sent(), "squared_length": fm.Sent(spread=10.0)})
+    spec = fm.Spec(sends={"model": fm.Sent(), "squared_length": fm.Sent(spread=10.0)}, labels="multi")
 
     class Options(fm.Options):
         eps: float = fm.option(1e-3, "Number that keeps the divisor of the server's step from 0.", ge=0)

@@ -22,7 +22,9 @@ class FedFomo(fm.Method):
     """
 
     spec = fm.Spec(
-        private=fm.ALL_ROLES, sends={"weights": fm.Sent(per_client=True), "raw": fm.Sent(per_client=True, spread=20.0)}
+        private=fm.ALL_ROLES,
+        sends={"weights": fm.Sent(per_client=True), "raw": fm.Sent(per_client=True, spread=20.0)},
+        labels="multi",
     )
 
     class Options(fm.Options):

@@ -24,6 +24,7 @@ class FedGen(fm.Method):
         requires=("linear_head",),
         features=True,
         sends={"model": fm.Sent(per_client=True), "class_counts": fm.Sent(per_client=True, labels=True)},
+        single_because="its generator draws samples of one class each",
     )
 
     class Options(fm.Options):

@@ -57,6 +57,7 @@ class FedKD(fm.Method):
             private_nets=frozenset({MENTOR}),
             architectures="any",
             sends={"model": fm.Sent(per_client=factors, form="own" if factors else "whole")},
+            labels="multi",
         )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
@@ -109,7 +110,7 @@ class FedKD(fm.Method):
         # features of two nets are comparable only through a learned map, which moves with the mentee's term
         aligned = net.extra(z[MENTEE])
         for student, teacher in ((MENTOR, MENTEE), (MENTEE, MENTOR)):
-            divergences = fm.kl_divergence(logits_of[teacher].detach(), logits_of[student])
+            divergences = fm.kl_divergence(logits_of[teacher].detach(), logits_of[student], batch.y)
             terms[f"kl_{student}"] = batch.mean(divergences) / doubt
         terms["z_mentor"] = batch.mean((z[MENTOR] - aligned.detach()).square().mean(1)) / doubt
         terms["z_mentee"] = batch.mean((z[MENTOR].detach() - aligned).square().mean(1)) / doubt

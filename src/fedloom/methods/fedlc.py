@@ -16,6 +16,7 @@ class FedLC(fm.Method):
             1.0, "Strength of the calibration; 0 only leaves out classes that the client lacks.", ge=0
         )
 
+    spec = fm.Spec(single_because="it leaves classes out of a softmax")
     citation = fm.Citation("Zhang et al., ICML 2022, arXiv 2209.00189")
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:

@@ -23,6 +23,7 @@ class FedMD(fm.Method):
         sends={"logits": fm.Sent()},
         public="inputs",
         unstackable="it trains on samples that the server sent",
+        labels="multi",
     )
 
     class Options(fm.Options):

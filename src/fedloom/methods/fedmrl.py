@@ -64,6 +64,7 @@ class FedMRL(fm.Method):
             architectures="any",
             features=True,
             sends={"model": fm.Sent(no_feedback=frozenset({fm.Role.HEAD} if self.options.tied_heads else ()))},
+            labels="multi",
         )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:

@@ -28,6 +28,7 @@ class FedNH(fm.Method):
             "prototypes": fm.Sent(labels=True),
             "class_counts": fm.Sent(per_client=True, labels=True, dp="ones"),
         },
+        labels="multi",
     )
 
     class Options(fm.Options):

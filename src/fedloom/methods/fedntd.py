@@ -17,6 +17,7 @@ class FedNTD(fm.Method):
         beta: float = fm.option(1.0, "Weight of the distillation; 0 is FedAvg.", ge=0)
         tau: float = fm.option(1.0, "Temperature of the distillation.", gt=0)
 
+    spec = fm.Spec(single_because="it distils a softmax without the true class")
     settings = {
         "authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.9, weight_decay=1e-5, decay=0.99)
     }

@@ -107,7 +107,8 @@ def means_of_kept(rows: fm.LabelledRows, classes: int, share: float) -> fm.Class
     sums = torch.zeros(classes, rows.values.shape[1], dtype=torch.float64)
     counts = torch.zeros(classes, dtype=torch.float64)
     for label in range(classes):
-        own = rows.values[rows.labels == label].double()
+        is_own = rows.labels == label if rows.labels.dim() == 1 else rows.labels[:, label] == 1
+        own = rows.values[is_own].double()
         own = own[kept(own, share)] if len(own) else own
         sums[label], counts[label] = own.sum(0), len(own)
     return fm.ClassTable.from_sums(sums, counts).to(torch.float32)

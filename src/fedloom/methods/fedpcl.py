@@ -26,6 +26,7 @@ class FedPCL(fm.Method):
         architectures="any",
         features=True,
         sends={"prototypes": fm.Sent(per_client=True, labels=True)},
+        single_because="it predicts the class of the nearest prototype",
     )
 
     class Options(fm.Options):

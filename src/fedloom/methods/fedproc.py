@@ -15,7 +15,9 @@ class FedProc(fm.Method):
     samples, and the uniform mean of class means over the holders.
     """
 
-    spec = fm.Spec(receives=None, features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(labels=True)})
+    spec = fm.Spec(
+        receives=None, features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(labels=True)}, labels="multi"
+    )
 
     class Options(learned_class_means.Options):
         learns_at_once: bool = fm.option(
@@ -71,8 +73,9 @@ class FedProc(fm.Method):
         z, share = net.features(batch.x), consts["share"]
         terms = {"ce": (1 - share) * batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "prototypes" in consts:
-            contrast, _ = prototype_contrast(z, batch, consts, Cosines(1.0))
-            terms["contrast"] = share * batch.mean(torch.where(consts["known"][batch.y], contrast, 0.0))
+            rows, pairs = batch.by_label(z)
+            contrast, _ = prototype_contrast(rows, pairs, consts, Cosines(1.0))
+            terms["contrast"] = share * pairs.mean(torch.where(consts["known"][pairs.y], contrast, 0.0))
         return fm.Objective.sum(terms, {"features": z})
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:

@@ -14,6 +14,7 @@ class FedProx(fm.Method):
             0.01, "Strength of the pull towards the received weights; 0 is FedAvg, bit for bit.", ge=0
         )
 
+    spec = fm.Spec(labels="multi")
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"mu": 0.01}, "fedco2": {"mu": 0.001}}
     citation = fm.Citation(
         "Li et al., MLSys 2020, arXiv 1812.06127", compared_in=("fedskc", "fedsc", "feddw", "fedco2")

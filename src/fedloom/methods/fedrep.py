@@ -11,7 +11,12 @@ class FedRep(fm.Method):
     Server: the mean of bodies (Algorithm 1: uniform). A client that never took part is tested with the first head.
     """
 
-    spec = fm.Spec(requires=("trained_body",), private=frozenset({fm.Role.HEAD}), sends={"model": fm.Sent(spread=2.0)})
+    spec = fm.Spec(
+        requires=("trained_body",),
+        private=frozenset({fm.Role.HEAD}),
+        sends={"model": fm.Sent(spread=2.0)},
+        labels="multi",
+    )
 
     class Options(fm.Options):
         head_epochs: int = fm.option(10, "Passes that train the head, whatever local_epochs says.", ge=0)

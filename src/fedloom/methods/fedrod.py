@@ -15,7 +15,7 @@ class FedRoD(fm.Method):
     has plain cross-entropy for the shared head, as that paper's code.
     """
 
-    spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True)
+    spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True, single_because="it balances a softmax")
 
     class Options(fm.Options):
         balanced: bool = fm.option(True, "Balanced softmax for the shared head, or plain cross-entropy.")

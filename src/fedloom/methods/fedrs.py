@@ -16,6 +16,7 @@ class FedRS(fm.Method):
             0.5, "Factor of the logits of classes that the client lacks. With 1 the method is FedAvg.", ge=0
         )
 
+    spec = fm.Spec(single_because="it restricts a softmax of classes")
     citation = fm.Citation(
         "Li, Zhan, KDD 2021, 10.1145/3447548.3467254",
         our_choice="The bias of the head is scaled with the rest of the logit. The paper's text was not at hand: alpha "

@@ -21,6 +21,7 @@ class FedSAM(fm.Method):
         )
         eta: float = fm.option(0.2, "Number that the adaptive ascent adds to the size of each weight.", ge=0)
 
+    spec = fm.Spec(labels="multi")
     settings = {"authors": fm.training(local_epochs=1, batch_size=64, lr=0.01, momentum=0.0, weight_decay=4e-4)}
     citation = fm.Citation(
         "Caldarola, Caputo, Ciccone, ECCV 2022, arXiv 2203.11834",

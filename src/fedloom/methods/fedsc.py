@@ -28,6 +28,7 @@ class FedSC(fm.Method):
             "prototypes": fm.Sent(per_client=True, labels=True, spread=0.6, dp="noise"),
             "class_counts": fm.Sent(per_client=True, labels=True, dp="ones"),
         },
+        labels="multi",
     )
 
     class Options(fm.Options):
@@ -130,6 +131,7 @@ class FedSC(fm.Method):
         taps = {"features": z}
         if "prototypes" not in consts:  # round 1: nothing has been shared yet
             return fm.Objective.sum({"ce": ce}, taps)
+        z, batch = batch.by_label(z)
         if options.positives == "self":
             repulsion = released_repulsion(z, batch, consts, options.tau)
             return fm.Objective.sum({"ce": ce, "rpcl": consts["weight"] * repulsion}, taps)

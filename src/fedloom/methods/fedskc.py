@@ -28,6 +28,7 @@ class FedSKC(fm.Method):
         receives=("model", "knowledge"),
         features=True,
         sends={"model": fm.Sent(), "knowledge": fm.Sent(per_client=True, labels=True, spread=2.0, dp="noise")},
+        labels="multi",
     )
 
     class Options(fm.Options):
@@ -217,7 +218,8 @@ def released_lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: Fe
 
 def lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSKC.Options) -> Tensor:
     """Local contrastive loss of logits [B, C], Eq. 2-3: scalar, mean over the samples of a `batch` whose class has
-    knowledge."""
+    knowledge. Of several labels, over the recorded positives."""
+    logits, batch = batch.by_label(logits)
     if _as_released(options):
         return released_lcl(logits, batch, consts, options)
     losses, defined = contrast.prototype_contrast(logits, batch, consts, options)

@@ -21,7 +21,11 @@ class FedSSA(fm.Method):
     """
 
     spec = fm.Spec(
-        requires=("linear_head",), private=fm.ALL_ROLES, architectures="any", sends={"header": fm.Sent(labels=True)}
+        requires=("linear_head",),
+        private=fm.ALL_ROLES,
+        architectures="any",
+        sends={"header": fm.Sent(labels=True)},
+        labels="multi",
     )
 
     class Options(fm.Options):

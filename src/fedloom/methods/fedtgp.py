@@ -19,7 +19,7 @@ class FedTGP(PrototypePull):
     at most.
     """
 
-    spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)})
+    spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)}, labels="multi")
 
     class Options(fm.Options):
         weight: float = fm.option(10.0, "Strength of the clients' pull. The default is HtFLlib's.", ge=0)

@@ -28,6 +28,7 @@ class Floco(fm.Method):
         features=True,
         sends={"model": fm.Sent(), "ends": fm.Sent(per_client=True, form="own")},
         unstackable="the head of each step is drawn at random",
+        labels="multi",
     )
 
     class Options(fm.Options):

@@ -53,7 +53,7 @@ class FML(fm.Method):
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         nets = {OWN: None, MEME: self.options.meme}
-        self.spec = fm.Spec(nets=nets, private_nets=frozenset({OWN}), architectures="any")
+        self.spec = fm.Spec(nets=nets, private_nets=frozenset({OWN}), architectures="any", labels="multi")
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         require_same_net(tasks, MEME, f"{self.name()}.meme")
@@ -70,9 +70,9 @@ class FML(fm.Method):
         return fm.Objective.sum(
             {
                 "ce_own": alpha * batch.mean(fm.cross_entropy(private_logits, batch.y)),
-                "kl_own": (1 - alpha) * batch.mean(fm.kl_divergence(meme.detach(), private_logits)),
+                "kl_own": (1 - alpha) * batch.mean(fm.kl_divergence(meme.detach(), private_logits, batch.y)),
                 "ce_meme": beta * batch.mean(fm.cross_entropy(meme, batch.y)),
-                "kl_meme": (1 - beta) * batch.mean(fm.kl_divergence(private_logits.detach(), meme)),
+                "kl_meme": (1 - beta) * batch.mean(fm.kl_divergence(private_logits.detach(), meme, batch.y)),
             }
         )
 

@@ -20,7 +20,10 @@ class FPL(fm.Method):
     """
 
     spec = fm.Spec(
-        receives=None, features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)}
+        receives=None,
+        features=True,
+        sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)},
+        labels="multi",
     )
 
     class Options(learned_class_means.Options):
@@ -71,11 +74,12 @@ class FPL(fm.Method):
         options, z = self.options, net.features(batch.x)
         terms = {"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "prototypes" in consts:
-            known = consts["known"][batch.y]
-            contrast, _ = prototype_contrast(z, batch, consts, Cosines(options.tau))
-            distance = (z - consts["centres"][batch.y]).square().mean(1)
-            terms["contrast"] = options.contrast * batch.mean(torch.where(known, contrast, 0.0))
-            terms["pull"] = options.pull * batch.mean(torch.where(known, distance, 0.0))
+            rows, pairs = batch.by_label(z)
+            known = consts["known"][pairs.y]
+            contrast, _ = prototype_contrast(rows, pairs, consts, Cosines(options.tau))
+            distance = (rows - consts["centres"][pairs.y]).square().mean(1)
+            terms["contrast"] = options.contrast * pairs.mean(torch.where(known, contrast, 0.0))
+            terms["pull"] = options.pull * pairs.mean(torch.where(known, distance, 0.0))
         return fm.Objective.sum(terms, {"features": z})
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:

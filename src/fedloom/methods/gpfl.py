@@ -24,7 +24,7 @@ class GPFL(fm.Method):
     head(h(u_P)).
     """
 
-    spec = fm.Spec(receives=None, private=frozenset({fm.Role.HEAD}), features=True)
+    spec = fm.Spec(receives=None, private=frozenset({fm.Role.HEAD}), features=True, labels="multi")
 
     class Options(fm.Options):
         weight: float = fm.option(
@@ -72,8 +72,9 @@ class GPFL(fm.Method):
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z, embedding = net.features(batch.x), cast(Tensor, net.extra.embedding)
         general, personal = (net.extra(z, consts[name]) for name in ("general", "personal"))
-        squares = (general - consts["anchors"][batch.y]).square().sum(1)
-        counted = squares if batch.mask is None else torch.where(batch.mask, squares, 0.0)
+        rows, pairs = batch.by_label(general)
+        squares = (rows - consts["anchors"][pairs.y]).square().sum(1)
+        counted = squares if pairs.mask is None else torch.where(pairs.mask, squares, 0.0)
         return fm.Objective.sum(
             {
                 "ce": batch.mean(fm.cross_entropy(net.head(personal), batch.y)),

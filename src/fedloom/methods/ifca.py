@@ -18,7 +18,8 @@ class IFCA(fm.Method):
     """
 
     spec = fm.Spec(
-        sends={"model": fm.Sent(form="change", no_feedback=fm.ALL_ROLES), "cluster": fm.Sent(per_client=True)}
+        sends={"model": fm.Sent(form="change", no_feedback=fm.ALL_ROLES), "cluster": fm.Sent(per_client=True)},
+        labels="multi",
     )
 
     class Options(fm.Options):

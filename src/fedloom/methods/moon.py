@@ -12,7 +12,7 @@ class MOON(fm.Method):
     last model trains on CE alone. mu is the paper's for CIFAR-10; it has 1 for CIFAR-100.
     """
 
-    spec = fm.Spec(features=True)
+    spec = fm.Spec(features=True, labels="multi")
 
     class Options(fm.Options):
         mu: float = fm.option(5.0, "Weight of the contrast; 0 is FedAvg.", ge=0)

@@ -19,7 +19,7 @@ class PerFedAvg(fm.Method):
     training data.
     """
 
-    spec = fm.Spec(batch_statistics=True, unstackable="its steps take gradients inside the loss")
+    spec = fm.Spec(batch_statistics=True, unstackable="its steps take gradients inside the loss", labels="multi")
 
     class Options(fm.Options):
         alpha: float = fm.option(0.01, "Learning rate of the inner step.", gt=0)

@@ -43,6 +43,7 @@ class PFedFDA(fm.Method):
             "means": LABELS,
             "held": LABELS,
         },
+        single_because="its Gaussians and priors are of classes that exclude each other",
     )
 
     class Options(fm.Options):

@@ -21,6 +21,7 @@ class PFedMe(fm.Method):
         nets={"shared": None, "own": None},
         private_nets=frozenset({"own"}),
         unstackable="its steps take gradients inside the loss",
+        labels="multi",
     )
 
     class Options(fm.Options):

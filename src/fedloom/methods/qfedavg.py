@@ -20,7 +20,7 @@ class QFedAvg(fm.Method):
     averaged.
     """
 
-    spec = fm.Spec(sends={"model": fm.Sent(form="change"), "h": fm.Sent(spread=1000.0)})
+    spec = fm.Spec(sends={"model": fm.Sent(form="change"), "h": fm.Sent(spread=1000.0)}, labels="multi")
 
     class Options(fm.Options):
         q: float = fm.option(

@@ -18,7 +18,9 @@ class SCAFFOLD(fm.Method):
     all N. Controls cover parameters; buffers are averaged.
     """
 
-    spec = fm.Spec(receives=None, sends={"model": fm.Sent(), "control": fm.Sent(form="change", spread=2.0)})
+    spec = fm.Spec(
+        receives=None, sends={"model": fm.Sent(), "control": fm.Sent(form="change", spread=2.0)}, labels="multi"
+    )
 
     class Options(fm.Options):
         option: Literal[1, 2] = fm.option(

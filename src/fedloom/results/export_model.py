@@ -76,6 +76,7 @@ def _escaped(value: object) -> str:
 
 def _model(metadata: ExportMetadata, parameters: int) -> CardSection:
     architecture, check = metadata.architecture, metadata.graph
+    multi = metadata.labels == "multi"
     by_method = f"by {metadata.training.method}, with more than one plain net"
     rows = [
         ("file", f"{metadata.weights} ({metadata.format})"),
@@ -83,8 +84,8 @@ def _model(metadata: ExportMetadata, parameters: int) -> CardSection:
         ("weights", f"{parameters:,}"),
         ("input", _input_words(metadata.input)),
         ("normalisation", _normalisation(metadata.input)),
-        ("classes", f"{len(metadata.classes)}: {_some(metadata.classes)}"),
-        ("output", "a score for each class, before the softmax"),
+        ("labels" if multi else "classes", f"{len(metadata.classes)}: {_some(metadata.classes)}"),
+        ("output", f"a score for each {'label, before the sigmoid' if multi else 'class, before the softmax'}"),
         ("prediction", by_method if architecture.forward == "method" else ""),
     ]
     if check is not None:

@@ -18,6 +18,7 @@ from fedloom.core.records import Record
 from fedloom.core.text import counted
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import Scenario
+from fedloom.data.views import label_counts, positives
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job
 from fedloom.evaluation import Evaluator, MetricStates, Scores
@@ -105,9 +106,9 @@ class NewcomerService:
         order = newcomer.task.streams.numpy("support", 0, newcomer.client).permutation(rows)
         if shots == "all":
             return torch.from_numpy(order)
-        labels = self.scenario.train_set.y.numpy()[order]
-        kept = np.concatenate([np.flatnonzero(labels == label)[:shots] for label in np.unique(labels)])
-        return torch.from_numpy(order[np.sort(kept)])
+        rows, labels = positives(self.scenario.train_set.y.numpy()[order])
+        kept = [rows[labels == label][:shots] for label in np.unique(labels)]
+        return torch.from_numpy(order[np.unique(np.concatenate([rows[:0], *kept]))])
 
     def first_state(self, newcomer: Newcomer, indices: Tensor) -> Record:
         """Return the private state that a newcomer starts with, given its training samples `indices`."""
@@ -167,7 +168,7 @@ class NewcomerService:
         return f"{shots}-shot/{tuned}" if tuned == "own" else f"{shots}-shot/{tuned}/{self.config.epochs}"
 
     def _context(self, newcomer: Newcomer, indices: Tensor) -> ClientContext:
-        counts = torch.bincount(self.scenario.train_set.y[indices], minlength=newcomer.task.num_classes)
+        counts = label_counts(self.scenario.train_set.y[indices], newcomer.task.num_classes)
         return ClientContext(newcomer.task, self.round + 1, newcomer.client, len(indices), counts)
 
     def _server_context(self, newcomer: Newcomer) -> ServerContext:
@@ -248,7 +249,8 @@ class NewcomerTests:
         self._largest_classes: list[int] = []  # training samples of each newcomer's largest class
         if not scenario.remote:  # else only the newcomers know their samples
             labels, rows = self.scenario.train_set.y.numpy(), self.scenario.train
-            sizes = (np.bincount(labels[rows[client]]).max(initial=0) for client in range(self.scenario.clients))
+            held = (positives(labels[rows[client]])[1] for client in range(self.scenario.clients))
+            sizes = (np.bincount(of_client).max(initial=0) for of_client in held)
             self._largest_classes = [*map(int, sizes)]
             largest, shots = max(self._largest_classes), self.config.shots
             too_many = next((k for k in shots if isinstance(k, int) and k > largest), None)

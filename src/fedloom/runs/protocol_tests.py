@@ -221,8 +221,9 @@ class ProtocolTests:
         if decision.label not in scenario.class_names:
             why = suggest_name(decision.label, scenario.class_names)
             raise ConfigError(f"evaluation.decision.class = {short_repr(decision.label)}: {why}")
-        labels = scenario.train_set.y.cpu().numpy()[scenario.val.order]
-        positives = int((labels == scenario.class_names.index(decision.label)).sum())
+        y, label = scenario.train_set.y.cpu().numpy()[scenario.val.order], scenario.class_names.index(decision.label)
+        labels = y[y[:, label] >= 0, label] == 1 if y.ndim == 2 else y == label
+        positives = int(labels.sum())
         if "val" not in evaluator.splits or (not scenario.remote and positives in (0, len(labels))):
             raise ConfigError(
                 f"evaluation.decision: {positives:,} of {len(labels):,} validation samples are of class "

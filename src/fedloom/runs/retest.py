@@ -26,7 +26,7 @@ from fedloom.engine.device import device_settings
 from fedloom.engine.jobs import kept_since
 from fedloom.evaluation import METRICS, Evaluator, Metric, MetricStates, Predictions
 from fedloom.evaluation.metric import finite
-from fedloom.evaluation.metrics import ALWAYS
+from fedloom.evaluation.metrics import metric_kinds
 from fedloom.evaluation.own_metrics import PerSample, own_sources
 from fedloom.runs.config.keys import explain_validation_error
 from fedloom.runs.config.run_config import RunConfig
@@ -218,7 +218,8 @@ def _values_by_group(
 ) -> list[dict[str, Any]]:
     """Return a record for each kind of test and group with its test samples, and its metrics over the samples of all
     tests; None where one is not defined, and where scores of several models would be ranked together."""
-    kinds = {name: METRICS.get(name) for name in (*ALWAYS, *evaluation.metrics) if name not in _NOT_BY_GROUP}
+    all_kinds = metric_kinds(evaluation.metrics, evaluator.scenario.train_set.multi)
+    kinds = {name: kind for name, kind in all_kinds.items() if name not in _NOT_BY_GROUP}
     scores_bytes, records = int(evaluation.scores_mib * 2**20), list[dict[str, Any]]()
     is_single = evaluator.model_kind == "global" and evaluator.test_name.startswith("global")  # newcomers' are tuned
     for (protocol, kept), (name, is_member) in product((evaluator.kept or {}).items(), groups.items()):

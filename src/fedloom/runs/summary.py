@@ -93,7 +93,9 @@ def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
 def _metrics(config: RunConfig, rows: Sequence[Row], own_metrics: Sequence[str]) -> dict[str, Any]:
     """The shown, own and configured metrics at the selected round; None where not defined. Few-shot measures none."""
     evaluation = config.evaluation
-    shown = (*SHOWN, *own_metrics, *evaluation.metrics, *(DECISION if evaluation.decision else ()))
+    recorded = {row["name"] for row in rows}  # not all of them, where samples have several labels
+    usual = [name for name in SHOWN if name in recorded]
+    shown = (*usual, *own_metrics, *evaluation.metrics, *(DECISION if evaluation.decision else ()))
     names = () if evaluation.protocol == "few-shot" else dict.fromkeys(shown)
     rule = evaluation.select, evaluation.last_k, evaluation.criterion()
     values = {name: value_at_selected_round(rows, name, *rule) for name in names}

@@ -7,6 +7,7 @@
 #include <torch/custom_class.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
@@ -157,11 +158,12 @@ struct Program : torch::CustomClassHolder {
 struct Samples : torch::CustomClassHolder {
   Tensor x, y;
   std::vector<float> mean, deviation;
-  int64_t numbers;  // in one sample
+  int64_t numbers, width;  // in one sample, and labels of it
 
   Samples(Tensor inputs, Tensor labels, const std::vector<double>& means, const std::vector<double>& deviations)
       : x(std::move(inputs)), y(std::move(labels)), mean(means.begin(), means.end()),
-        deviation(deviations.begin(), deviations.end()), numbers(x.numel() / std::max<int64_t>(1, x.size(0))) {}
+        deviation(deviations.begin(), deviations.end()), numbers(x.numel() / std::max<int64_t>(1, x.size(0))),
+        width(y.dim() == 2 ? y.size(1) : 1) {}
 
   Tensor buffer(int64_t rows) const {
     auto shape = x.sizes().vec();
@@ -187,7 +189,7 @@ struct Samples : torch::CustomClassHolder {
     int64_t* to_labels = labels.mutable_data_ptr<int64_t>();
     for (int64_t row = 0; row < rows; row++) {
       int64_t from = order[row] * numbers, to = row * numbers;
-      to_labels[row] = all_labels[order[row]];
+      std::copy_n(all_labels + order[row] * width, width, to_labels + row * width);
       if (x.scalar_type() == at::kLong)
         std::memcpy(batch.mutable_data_ptr<int64_t>() + to, x.const_data_ptr<int64_t>() + from, numbers * 8);
       else if (x.scalar_type() == at::kByte)
@@ -273,7 +275,9 @@ struct Replay : torch::CustomClassHolder {
     const Program& program = *segment.program;
     if (segment.data.empty() && !x.defined()) {
       x = samples->buffer(batch_size * slots);
-      y = at::empty({batch_size * slots}, at::TensorOptions(at::kLong));
+      auto shape = samples->y.sizes().vec();
+      shape[0] = batch_size * slots;
+      y = at::empty(shape, at::TensorOptions(at::kLong));
     }
     const int64_t* order = segment.data.empty() ? segment.order.const_data_ptr<int64_t>() + segment.first : nullptr;
     for (int64_t step = 0; step < segment.steps; step++) {

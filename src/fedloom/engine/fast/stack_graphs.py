@@ -21,7 +21,7 @@ from fedloom.engine.fast.capture import Capture, CudaCapture
 from fedloom.engine.fast.graphs import PLAIN_STEPS, UncapturableError, copies_of, restore, same_bits
 from fedloom.engine.keys import is_common, phase_key
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.methods.contract.phases import Batch
+from fedloom.methods.contract.phases import Batch, padded_labels
 
 StackedTraining: TypeAlias = Any  # of `engine/stacked/`, which is above this folder
 
@@ -247,7 +247,7 @@ class _Step:
         indices, sizes, last = (table.index_select(0, program.position)[0, :width] for table in program.tables)
         x, y, active = data.gather(indices.flatten()), data.y[indices], sizes > 0
         mask = torch.arange(program.batch_size, device=y.device) < sizes.unsqueeze(1) if self.short else None
-        training = copy.copy(program.training)
+        y, training = padded_labels(y, mask), copy.copy(program.training)
         training.optimizer = program.optimizer.sharing()
         parameters = training.narrowed(width)
         changing = [*(program.tree[name][:width] for name in program.written), *training.optimizer.state]

@@ -18,7 +18,7 @@ from fedloom.engine.client_phases import chosen_weights
 from fedloom.engine.jobs import Client, Draws
 from fedloom.engine.keys import Leaf, from_leaves, is_common, leaves_of, structure_of, to_device
 from fedloom.engine.steps import add_statistics, pass_function
-from fedloom.methods.contract.phases import Batch, Choose, Collect, Consts, Train
+from fedloom.methods.contract.phases import Batch, Choose, Collect, Consts, Train, padded_labels
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.masked_batch_norm import FunctionalCall, masked_copy
 from fedloom.nets.net import Net
@@ -111,7 +111,7 @@ def batch_of(worker: Worker, parts: Sequence[Tensor], draws: Sequence[Draws] | N
     if short:
         lengths = torch.tensor([part.numel() for part in parts])
         mask = (torch.arange(longest) < lengths.unsqueeze(1)).to(worker.device)
-    return Batch(x, data.y[rows], mask, second)
+    return Batch(x, padded_labels(data.y[rows], mask), mask, second)
 
 
 @torch.no_grad()

@@ -193,7 +193,7 @@ class StackedTraining:
             return
         if not all(last_epoch) and not throughout:
             counted = torch.tensor(last_epoch, device=batch.y.device)
-            mask = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
+            mask = batch.y.new_ones(batch.y.shape[:2], dtype=torch.bool) if batch.mask is None else batch.mask
             batch = batch._replace(mask=mask & counted.unsqueeze(1))
 
         def added(sums: dict[str, Tree], taps: Tree, batch: Batch) -> dict[str, Tree]:

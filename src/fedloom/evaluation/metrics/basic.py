@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from fedloom.evaluation.metric import LARGEST_SUM, METRICS, Groups, Metric, Predictions
 
@@ -92,11 +92,12 @@ class AttackSuccess(Metric):
     aimed: int
     over: ClassVar[Literal["clients", "samples", "honest samples"]] = "honest samples"
     detailed: ClassVar[bool] = False
+    multi_label: ClassVar[bool] = True
     higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
-        if predictions.targets is None:
+        if predictions.targets is None or predictions.labels.dim() == 2:
             return cls(0, 0)
         targets = predictions.targets[predictions.labels]
         # No prediction equals the -1 of a class that is no target.
@@ -138,6 +139,67 @@ class ByGroup(Metric):
         possible = bool(((self.correct >= 0) & (self.correct <= self.samples)).all())
         if not possible or int(self.samples.sum()) != total:
             raise ValueError(f"counts of groups that {total} samples cannot have")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OverLabels(Metric):
+    """A mean over the recorded labels of samples with several: sums [L] of a value, and the samples that record each
+    label [L] int64."""
+
+    sums: Tensor
+    samples: Tensor
+    multi_label: ClassVar[bool] = True
+
+    def compute(self) -> float:
+        samples = int(self.samples.sum())
+        return float(self.sums.sum()) / samples if samples else math.nan
+
+    def check(self, total: int) -> None:
+        most = LARGEST_SUM if self.sums.is_floating_point() else self.samples
+        wrong = (self.sums < -1e-9) | ((self.sums > most) & self.sums.isfinite()) | (self.samples < 0)
+        if bool((wrong | (self.samples > total)).any()):
+            raise ValueError(f"sums by label that {total} samples cannot have")
+
+
+@METRICS.register("hamming")
+class LabelAccuracy(OverLabels):
+    """1 - Hamming loss: the share of recorded labels that are predicted right. Of one label a sample the accuracy."""
+
+    on_request: ClassVar[bool] = True
+
+    @classmethod
+    def new(cls, predictions: Predictions) -> Self:
+        return cls((predictions.predicted == predictions.labels).sum(0).cpu(), (predictions.labels >= 0).sum(0).cpu())
+
+    def details(self) -> Mapping[str, Any]:
+        return {"by_class": torch.div(self.sums.double(), self.samples.double()).tolist()}
+
+
+@METRICS.register("exact_match")
+class ExactMatch(OverLabels):
+    """The share of right samples among those of which all labels are recorded. Of one label a sample the accuracy."""
+
+    on_request: ClassVar[bool] = True
+
+    @classmethod
+    def new(cls, predictions: Predictions) -> Self:
+        right, recorded = (predictions.predicted == predictions.labels).cpu(), (predictions.labels >= 0).cpu()
+        right, recorded = (of.view(len(right), -1).all(1).sum().view(1) for of in (right, recorded))
+        return cls(right, recorded)
+
+
+class LabelLoss(OverLabels):
+    """The mean binary cross-entropy in nats of the recorded labels."""
+
+    detailed: ClassVar[bool] = False
+    may_diverge: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool | None] = False
+
+    @classmethod
+    def new(cls, predictions: Predictions) -> Self:
+        logits, labels = predictions.logits.cpu().double(), predictions.labels.cpu()
+        nats = binary_cross_entropy_with_logits(logits, (labels == 1).double(), reduction="none")
+        return cls(torch.where(labels >= 0, nats, 0.0).sum(0), (labels >= 0).sum(0))
 
 
 class OwnerAccuracy(ByGroup):

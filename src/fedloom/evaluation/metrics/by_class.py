@@ -25,7 +25,8 @@ _LARGEST_MATRIX = 256  # classes; with more only the three counts of each class 
 class ClassCounts(Metric):
     """Counts of classes. The pooled samples have the confusion matrix, each client its three counts of each class.
     confusion: samples by true and predicted class [C, C] int64, or [0, 0]. counts: true, predicted and correctly
-    predicted samples of each class [3, C] int64, or [3, 0] where the matrix has them."""
+    predicted samples of each class [3, C] int64, or [3, 0] where the matrix has them. Of several labels [4, L]: the
+    last row counts the samples that record a label."""
 
     confusion: Tensor
     counts: Tensor
@@ -36,6 +37,9 @@ class ClassCounts(Metric):
     def new(cls, predictions: Predictions) -> Self:
         classes = predictions.logits.shape[1]
         labels, predicted = predictions.labels.cpu(), predictions.predicted.cpu()
+        if labels.dim() == 2:
+            masks = (labels == 1, (labels >= 0) & (predicted == 1), (labels == 1) & (predicted == 1), labels >= 0)
+            return cls(_no_matrix(), torch.stack([mask.sum(0) for mask in masks]))
         if classes > _LARGEST_MATRIX:
             groups = (labels, predicted, labels[labels == predicted])
             return cls(_no_matrix(), torch.stack([group.bincount(minlength=classes) for group in groups]))
@@ -45,7 +49,7 @@ class ClassCounts(Metric):
     def vectors(self) -> Tensor:
         """True, predicted and correctly predicted samples of each class [3, C] int64."""
         matrix = self.confusion
-        return torch.stack([matrix.sum(1), matrix.sum(0), matrix.diagonal()]) if len(matrix) else self.counts
+        return torch.stack([matrix.sum(1), matrix.sum(0), matrix.diagonal()]) if len(matrix) else self.counts[:3]
 
     def merge(self, further: Self) -> Self:
         if len(self.confusion) == len(further.confusion):
@@ -53,7 +57,7 @@ class ClassCounts(Metric):
         return type(self)(_no_matrix(), self.vectors() + further.vectors())
 
     def reduced(self) -> Self:
-        return type(self)(_no_matrix(), self.vectors())
+        return type(self)(_no_matrix(), self.vectors()) if len(self.confusion) else self
 
     def client_details(self) -> Mapping[str, list[int]]:
         pairs = self.confusion.nonzero()
@@ -63,7 +67,11 @@ class ClassCounts(Metric):
     def check(self, total: int) -> None:
         true, predicted, correct = self.vectors()
         both = torch.minimum(true, predicted)
-        if not (int(true.sum()) == int(predicted.sum()) == total and bool(((correct >= 0) & (correct <= both)).all())):
+        if len(self.counts) == 4:
+            fits = bool((torch.maximum(true, predicted) <= self.counts[3]).all()) and int(self.counts[3].max()) <= total
+        else:
+            fits = int(true.sum()) == int(predicted.sum()) == total
+        if not (fits and bool(((correct >= 0) & (correct <= both)).all())):
             raise ValueError(f"counts of classes that {total} samples cannot have")
         if bool((self.confusion < 0).any()):
             raise ValueError("a confusion matrix with negative counts")
@@ -101,7 +109,8 @@ class ClassCounts(Metric):
         return float(self.in_mean().mean())
 
     def details(self) -> Mapping[str, Any]:
-        return {"by_class": plain(self.by_class()), "set": self.class_set, "classes": len(self.in_mean())}
+        positives = {"positives": self.counts[0].tolist()} if len(self.counts) == 4 else {}
+        return {"by_class": plain(self.by_class()), "set": self.class_set, "classes": len(self.in_mean())} | positives
 
 
 @METRICS.register("balanced_accuracy")
@@ -109,7 +118,7 @@ class BalancedAccuracy(ClassCounts):
     """The mean recall over the classes that the tested samples have."""
 
     def details(self) -> Mapping[str, Any]:
-        classes = int((self.vectors()[0] > 0).sum())
+        classes = 0 if len(self.counts) == 4 else int((self.vectors()[0] > 0).sum())
         chance = {"chance": 1 / classes} if classes else {}
         return chance | ({"confusion": self.confusion.tolist()} if len(self.confusion) else {})
 
@@ -118,6 +127,8 @@ class BalancedAccuracy(ClassCounts):
 class Recall(ClassCounts):
     """Recall (sensitivity) by class; its mean is the balanced accuracy."""
 
+
+    multi_label: ClassVar[bool] = True
 
 @METRICS.register("recall_all")
 class RecallOfAll(Recall):
@@ -194,6 +205,7 @@ class NpvAtPrevalence(NegativePredictiveValue, metaclass=AtLevel):
 class Precision(PositivePredictiveValue):
     """Precision by class, and its mean over the classes that were tested or predicted, 0 for one never predicted."""
 
+    multi_label: ClassVar[bool] = True
     on_request: ClassVar[bool] = False
     class_set: ClassVar[str] = _MET
 
@@ -210,6 +222,8 @@ class PrecisionOfAll(Precision):
 class MacroF1(ClassCounts):
     """The mean F1 over the classes that the tested samples have or that were predicted."""
 
+
+    multi_label: ClassVar[bool] = True
     class_set: ClassVar[str] = _MET
 
     def by_class(self) -> Tensor:
@@ -233,6 +247,36 @@ class WeightedF1(ClassCounts):
 
     def details(self) -> Mapping[str, Any]:
         return {}
+
+
+@METRICS.register("micro_f1")
+class MicroF1(ClassCounts):
+    """F1 of the samples of all classes together. Of one label a sample it is the accuracy."""
+
+    on_request: ClassVar[bool] = True
+    multi_label: ClassVar[bool] = True
+    weights: ClassVar[tuple[float, float]] = (0.5, 0.5)  # of true and of predicted samples, in the denominator
+
+    def compute(self) -> float:
+        true, predicted, correct = self.vectors().double().sum(1)
+        return float(correct / (self.weights[0] * true + self.weights[1] * predicted))
+
+    def details(self) -> Mapping[str, Any]:
+        return {}
+
+
+@METRICS.register("micro_precision")
+class MicroPrecision(MicroF1):
+    """Precision of the samples of all classes together."""
+
+    weights: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+
+@METRICS.register("micro_recall")
+class MicroRecall(MicroF1):
+    """Recall of the samples of all classes together."""
+
+    weights: ClassVar[tuple[float, float]] = (1.0, 0.0)
 
 
 @METRICS.register("mcc")

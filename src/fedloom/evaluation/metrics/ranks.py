@@ -33,7 +33,7 @@ class ClassScores(Metric):
 
     Attributes:
         scores: log odds [n, C] float64, as `log_odds` gives them; no rows where they are counted.
-        labels: true classes [n] int64.
+        labels: true classes [n] int64, or several labels [n, L], whose scores are their logits.
         bins: numbers of samples of each class and of all others by score [2, C, B] int64; B = 0 where there are none.
         pieces: equal parts of each of K equal bins [C, K] int64, which are the bins; K = 0 where bins are not cut.
         by_class: AUROC, average precision, the bound of the AUROC's error (NaN: exact) and samples of each class, then
@@ -59,7 +59,8 @@ class ClassScores(Metric):
 
     @classmethod
     def new_for(cls, predictions: Predictions, kinds: Iterable[type[Metric]]) -> Self:
-        scores, labels = log_odds(predictions.logits.cpu().double()), predictions.labels.cpu()
+        logits, labels = predictions.logits.cpu().double(), predictions.labels.cpu()
+        scores = logits.nan_to_num(-math.inf, math.inf, -math.inf) if labels.dim() == 2 else log_odds(logits)
         bins = torch.zeros(2, scores.shape[1], 0, dtype=torch.int64)
         points = " ".join(kind.name for kind in kinds if issubclass(kind, OperatingPoint))
         state = cls(scores, labels, bins, bins[0], _undefined(points), predictions.scores_bytes, points)
@@ -87,8 +88,10 @@ class ClassScores(Metric):
         # Each class gets its own range of bins, so one bincount counts all classes.
         bins = bins if pieces is None else int(pieces.sum(1).max())
         index += torch.arange(classes) * bins
-        of_class = index.gather(1, self.labels[:, None]).flatten().bincount(minlength=classes * bins)
-        others = index.flatten().bincount(minlength=classes * bins) - of_class
+        several, recorded = self.labels.dim() == 2, index[self.labels >= 0]
+        held = index[self.labels == 1] if several else index.gather(1, self.labels[:, None])
+        of_class = held.flatten().bincount(minlength=classes * bins)
+        others = recorded.flatten().bincount(minlength=classes * bins) - of_class
         state = self if pieces is None else replace(self, pieces=pieces)
         return state._without_scores(torch.stack([of_class, others]).view(2, classes, bins), self.by_class)
 
@@ -117,8 +120,9 @@ class ClassScores(Metric):
         if self.bins.shape[2]:
             edges, bins = self._edges(label)
             return _scores_of_bins((edges[1:] + edges[:-1]) / 2, bins), *self.bins[:, label, : len(edges) - 1]
-        distinct, index = torch.unique(self.scores[:, label], return_inverse=True)
-        of_class = index[self.labels == label].bincount(minlength=len(distinct))
+        held = self.labels[:, label] if self.labels.dim() == 2 else (self.labels == label).long()
+        distinct, index = torch.unique(self.scores[held >= 0, label], return_inverse=True)
+        of_class = index[held[held >= 0] == 1].bincount(minlength=len(distinct))
         return distinct, of_class, index.bincount(minlength=len(distinct)) - of_class
 
     def cuts(self, label: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,11 +174,12 @@ class ClassScores(Metric):
     def check(self, total: int) -> None:
         samples, shares = self.by_class[3], torch.cat([self.by_class[:2], self.by_class[4:]])
         shares = shares[~shares.isnan()]
-        bins_fit = not self.bins.shape[2] or bool((self.bins.sum((0, 2)) == total).all())
+        several, binned = self.labels.dim() == 2, self.bins.sum((0, 2))
+        bins_fit = not self.bins.shape[2] or bool((binned <= total if several else binned == total).all())
         bins_fit &= bool((self.pieces > 0).all()) and int(self.pieces.sum(1).max()) in (0, self.bins.shape[2])
         if not (bins_fit and bool((self.bins >= 0).all()) and bool(((shares >= 0) & (shares <= 1 + 1e-9)).all())):
             raise ValueError(f"bins or values of scores that {total} samples cannot have")
-        if float(samples.sum()) != total:
+        if float(samples.max()) > total or (not several and float(samples.sum()) != total):
             raise ValueError(f"scores of {float(samples.sum()):g} samples; need those of {total}")
 
     def of_metric(self) -> Tensor:
@@ -219,14 +224,18 @@ class Auroc(ClassScores):
     It is the share of pairs, of a sample of the class and one of another, in which the first has the higher score;
     equal scores count half. A class needs a sample of either kind."""
 
+    multi_label: ClassVar[bool] = True
+
     def details(self) -> Mapping[str, Any]:
-        two = self.bins.shape[1] == 2
+        two = self.bins.shape[1] == 2 and self.labels.dim() == 1
         return {**super().details(), **({"curves": [self.curve(0), self.curve(1)]} if two else {})}
 
 
 @METRICS.register("average_precision")
 class AveragePrecision(ClassScores):
     """The mean over classes of the area under precision over recall in steps, one class against all others."""
+
+    multi_label: ClassVar[bool] = True
 
     def of_metric(self) -> Tensor:
         return self.values()[[1, 2]]
@@ -241,6 +250,7 @@ class OperatingPoint(ClassScores, metaclass=AtLevel):
     A sample is positive if its score reaches a threshold. The threshold is the best one for the tested samples, chosen
     for each class, so the value is optimistic where they are few."""
 
+    multi_label: ClassVar[bool] = True
     name: ClassVar[str]
 
     def of_metric(self) -> Tensor:

@@ -28,12 +28,25 @@ TRAINABLE = frozenset({Role.BODY, Role.HEAD, Role.BN_AFFINE, Role.EXTRA})
 
 class Batch(NamedTuple):
     """Samples of one step: inputs x [B, ...], labels y [B], and in methods with `Spec(views=2)` a `second` augmented
-    view. Engines that run clients side by side pad their batches: only rows in `mask` [B] count (None counts all)."""
+    view. Engines that run clients side by side pad their batches: only rows in `mask` [B] count (None counts all).
+
+    Of samples with several labels y is [B, L]: 1, 0, -1 (not recorded), or `PADDING` in padded rows. Only classes in
+    `rivals` [B, C] may repel a sample (None: all)."""
 
     x: Tensor
     y: Tensor
     mask: Tensor | None = None
     second: Tensor | None = None
+    rivals: Tensor | None = None
+
+    def by_label(self, values: Tensor) -> tuple[Tensor, "Batch"]:
+        """Return `values` [B, ...] and a batch with one label a row: of several labels [B, L] every sample becomes L
+        rows, of which its recorded positives count, and only labels recorded as 0 are their rivals."""
+        if self.y.dim() == 1:
+            return values, self
+        rows, labels = self.y.shape
+        repeated, y = values.repeat_interleave(labels, 0), torch.arange(labels, device=self.y.device).repeat(rows)
+        return repeated, Batch(repeated, y, (self.y == 1).flatten(), rivals=(self.y == 0).repeat_interleave(labels, 0))
 
     def mean(self, values: Tensor, among: Tensor | None = None) -> Tensor:
         """Mean of `values` [B, ...] over the rows that count and, if given, are in `among` [B]; 0 if none is."""
@@ -202,18 +215,41 @@ Phase: TypeAlias = Train | Collect | Choose
 ABSENT = -1e9
 
 
+PADDING = -2  # label of padded rows, where samples have several
+
+
+def padded_labels(labels: Tensor, mask: Tensor | None) -> Tensor:
+    """Return labels of padded batches; of several labels [..., B, L], `PADDING` outside of `mask` [..., B]."""
+    if mask is None or labels.dim() == mask.dim():
+        return labels
+    return torch.where(mask.unsqueeze(-1), labels, PADDING)
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute -log softmax(logits)[label] of each sample: logits [B, C], labels [B] int64 -> [B]."""
-    return functional.cross_entropy(logits, labels, reduction="none")
+    """Compute -log softmax(logits)[label] of each sample: logits [B, C], labels [B] int64 -> [B].
+
+    Of several labels [B, L] the sum of the binary cross entropies of a sample's recorded labels, times samples over
+    recorded labels of the batch: so `Batch.mean` is the mean over the recorded labels, 0 without any.
+    """
+    if labels.dim() < logits.dim():  # [B, L] may also be labels of L predictions each, with logits [B, C, L]
+        return functional.cross_entropy(logits, labels, reduction="none")
+    recorded, positive = labels >= 0, (labels == 1).to(logits.dtype)
+    losses = functional.binary_cross_entropy_with_logits(logits, positive, reduction="none")
+    share = (labels[:, 0] != PADDING).sum() / recorded.sum().clamp(min=1)
+    return torch.where(recorded, losses, 0.0).sum(1) * share
 
 
-def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
-    """Compute KL(softmax(teacher) || softmax(student)) of each sample: logits [B, C] -> [B].
+def kl_divergence(teacher: Tensor, student: Tensor, labels: Tensor | None = None) -> Tensor:
+    """Compute KL(softmax(teacher) || softmax(student)) of each sample: logits [B, C] -> [B]. Where samples have several
+    `labels` [B, L], recorded or not, it is the mean over labels of the KL of two Bernoulli distributions.
 
     Example:
         >>> teacher, student = torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 0.0]])
         >>> kl_divergence(teacher, student)
         tensor([0.3278])
     """
+    if labels is not None and labels.dim() == 2:  # a softmax of each logit and 0
+        teacher, student = (torch.stack([logits, torch.zeros_like(logits)], 1) for logits in (teacher, student))
     teacher_logs, student_logs = functional.log_softmax(teacher, dim=1), functional.log_softmax(student, dim=1)
-    return (teacher_logs.exp() * (teacher_logs - student_logs)).sum(1)
+    divergences = (teacher_logs.exp() * (teacher_logs - student_logs)).sum(1)
+    return divergences if divergences.dim() == 1 else divergences.mean(1)

@@ -25,7 +25,10 @@ Measure: TypeAlias = "Callable[[Net, Batch, Consts], Tensor]"
 
 
 def unit_rows(labels: Tensor, num_classes: int) -> Tensor:
-    """Return one-hot rows [B, C] in float64. `one_hot` reads the labels' values, which a recorded pass cannot."""
+    """Return one-hot rows [B, C] in float64; of several labels [B, L] the recorded positives. `one_hot` reads the
+    labels' values, which a recorded pass cannot."""
+    if labels.dim() == 2:
+        return (labels == 1).double()
     return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).double()
 
 

@@ -63,6 +63,8 @@ class Spec:
             "head.weight" [C, d] that trains, without a bias if `head_bias` is False; "same_heads", of equal shapes in
             all groups; "same_width" of the features in all groups.
         receives: the entries of the server's state that `Method.down` sends, those that there are; None sends all.
+        labels: "multi" if its loss and its statistics of classes know samples with several labels; "single" if not.
+        single_because: why it needs one label a sample.
     """
 
     private: frozenset[Role] = frozenset()
@@ -79,6 +81,8 @@ class Spec:
     unstackable: str | None = None
     requires: tuple[Requirement, ...] = ()
     receives: tuple[str, ...] | None = ("model",)
+    labels: Literal["single", "multi"] = "single"
+    single_because: str = "it is not extended to several labels yet"
 
 
 @dataclass(frozen=True, slots=True)

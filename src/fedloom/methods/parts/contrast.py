@@ -36,6 +36,7 @@ class Prototypes:
     attracting: Tensor  # number of the class's positives [C], at least 1
     pool: Tensor | None  # the class's denominator [C, Q] bool; None if it is everything
     defined: Tensor | None  # whether the class has a positive [C] bool; None if all have
+    owner: Tensor  # the class of each row [Q]
 
     def rows_like(self, z: Tensor) -> Tensor:
         return self.rows.to(z.dtype)
@@ -76,6 +77,7 @@ def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_row
         attracting=is_member.sum(1).clamp(min=1).to(rows.dtype),
         pool=None if pool.all() else pool,
         defined=None if defined.all() else defined,
+        owner=owner,
     )
 
 
@@ -158,6 +160,9 @@ def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: A
     members = batch.y.unsqueeze(1) if prototypes.members is None else prototypes.members[batch.y]
     optional = prototypes.bias, prototypes.pool, prototypes.defined
     bias, pool, defined = (None if tensor is None else tensor[batch.y] for tensor in optional)
+    if batch.rivals is not None:
+        fair = batch.rivals[:, prototypes.owner] | (prototypes.owner == batch.y.unsqueeze(1))
+        pool = fair if pool is None else pool & fair
     if options.scale == "batch" and not options.detach_scale:  # U has a gradient, too
         losses, *_ = contrast_of(scaled_similarities(z, batch, consts, options), members, bias, pool)
         return losses, defined

@@ -143,8 +143,10 @@ class MeansRound(HeadRound):
 
 def features_and_label(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the head's input and the one-hot label [B, d + C] of a `batch` by `net`; outer products hold all class
-    sums."""
-    labels = unit_rows(batch.y, net.head.out_features)
+    sums. Of several labels, 1 and -1 stand for recorded ones, so that a score above 0 is a positive, and 0 for others.
+    """
+    several = batch.y.dim() == 2
+    labels = (2 * batch.y - 1) * (batch.y >= 0) if several else unit_rows(batch.y, net.head.out_features)
     return torch.cat([net.features(batch.x).double(), labels], 1)
 
 

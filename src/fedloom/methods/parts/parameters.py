@@ -92,6 +92,7 @@ class FedOpt(fm.Method, ABC):
     """The mean change of the clients is a pseudo-gradient for an optimiser of the server, with a v for each parameter.
     Buffers are averaged: v knows parameters alone."""
 
+    spec = fm.Spec(labels="multi")
     Options = Options
 
     @abstractmethod

@@ -81,6 +81,7 @@ class PrototypePull(fm.Method):
         private=fm.ALL_ROLES,
         architectures="any",
         sends={"prototypes": fm.Sent(labels=True)},
+        labels="multi",
     )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
@@ -97,8 +98,9 @@ class PrototypePull(fm.Method):
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
         ce = batch.mean(fm.cross_entropy(net.head(z), batch.y))
-        distance = self.distance(z, consts["rows"][batch.y])
-        pull = batch.mean(torch.where(consts["known"][batch.y], distance, 0.0))
+        rows, by_label = batch.by_label(z)
+        distance = self.distance(rows, consts["rows"][by_label.y])
+        pull = by_label.mean(torch.where(consts["known"][by_label.y], distance, 0.0))
         return fm.Objective.sum({"ce": ce, "prototypes": self.options.weight * pull}, {"features": z})
 
     def distance(self, z: Tensor, rows: Tensor) -> Tensor:

@@ -86,7 +86,9 @@ def class_results(group: Group) -> ClassResults | None:
     # Without the counts of all runs, recalls can only be averaged; with them, seeds are pooled sample by sample.
     if any(len(matrix) != len(names) or any(len(row) != len(names) for row in matrix) for matrix in matrices):
         recall, precision = (_means(values, len(names)) for values in (recalls, precisions))
-        return ClassResults(group.row["label"], names, recall, precision, None, None, len(group.results))
+        positives = [recorded(result, "recall", "positives", list[int]) for result in group.results]  # of labels
+        support = [list(of) for of in zip(*positives, strict=True)] if all(map(len, positives)) else None
+        return ClassResults(group.row["label"], names, recall, precision, support, None, len(group.results))
     indices = range(len(names))
     confusion = [[sum(matrix[true][predicted] for matrix in matrices) for predicted in indices] for true in indices]
     predicted_sums = [sum(row[k] for row in confusion) for k in indices]

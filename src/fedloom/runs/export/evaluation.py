@@ -18,6 +18,7 @@ from fedloom.core.files import expand_home
 from fedloom.core.text import value_text
 from fedloom.evaluation import METRICS, Metric, MetricStates, Predictions
 from fedloom.evaluation.metric import finite
+from fedloom.evaluation.metrics import metric_kinds
 from fedloom.evaluation.metrics.risk import at_threshold
 from fedloom.evaluation.own_metrics import PerSample, register_metric
 from fedloom.nets.user_model import ModelSource, error_line
@@ -52,7 +53,7 @@ class Evaluation:
 
     def by_class(self) -> list[dict[str, Any]]:
         """Return a row for each class: its name, samples, recall, precision and F1, None where one is not defined."""
-        confusion = self.details["balanced_accuracy"].get("confusion")
+        confusion = self.details.get("balanced_accuracy", {}).get("confusion")
         columns: dict[str, list[Any]] = {"class": list(self.classes)}
         if confusion is not None:
             columns["samples"] = [sum(row) for row in confusion]
@@ -91,11 +92,10 @@ def evaluate(
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise ConfigError(f"metrics = {short_repr(metrics)}: need a list of names; leave it out for all metrics")
     asked = dict.fromkeys(metric if isinstance(metric, str) else register_metric(metric) for metric in metrics)
-    names = [*asked] or [name for name in METRICS.names() if name not in _NOT_OF_NEW_DATA and "@prevalence" not in name]
-    for name in names:
+    for name in asked:
         if name in _NOT_OF_NEW_DATA:
             raise ConfigError(f"metric {name}: {_NOT_OF_NEW_DATA[name]}; leave it out")
-    kinds = {name: METRICS.get(name) for name in names}
+        METRICS.get(name)
     if isinstance(run, Path | str):
         trained = read(run, client, at, model=model, note=note)
     elif isinstance(run, RunData):
@@ -106,15 +106,19 @@ def evaluate(
     logits = trained.scores(x)
     if logits.shape[1] != len(trained.metadata.classes):
         raise ConfigError(f"the model has {logits.shape[1]} class scores for {len(trained.metadata.classes)} classes")
-    counted = kinds | {name: METRICS.get(name) for name in ("balanced_accuracy", "recall", "precision", "macro_f1")}
+    multi, all_names = trained.metadata.labels == "multi", METRICS.names()
+    every = [name for name in all_names if name not in _NOT_OF_NEW_DATA and "@prevalence" not in name]
+    kinds = metric_kinds(asked, multi, () if asked else every)
+    counted = kinds | metric_kinds((), multi, ("balanced_accuracy", "recall", "precision", "macro_f1"))
     states = MetricStates.new(Predictions(logits, y), counted)
-    numbers = {name: states.value(name) for name in names}
+    numbers = {name: states.value(name) for name in kinds}
     values: dict[str, float | None] = {name: None if math.isnan(v) else v for name, v in numbers.items()}
     if (decision := trained.metadata.decision) is not None:
         positive = trained.metadata.classes.index(decision.label)
         scores = MetricStates.new(Predictions(logits, y), {"auroc": METRICS.get("auroc")})
         values |= at_threshold(scores, positive, decision.threshold)
-    values["majority"] = int(torch.bincount(y).max()) / len(y)
+    if not multi:
+        values["majority"] = int(torch.bincount(y).max()) / len(y)
     details = {name: finite(dict(states.details(name))) for name in counted if states.details(name)}
     return Evaluation(trained.title, len(y), trained.metadata.classes, values, details)
 

@@ -135,6 +135,7 @@ class ExportMetadata(_Part):
     fedloom: str = __version__
     architecture: Architecture
     classes: tuple[str, ...]
+    labels: Literal["single", "multi"] = "single"  # multi: each class has a probability of its own, the sigmoid
     input: Input
     training: Training
     format: ExportFormat = "safetensors"

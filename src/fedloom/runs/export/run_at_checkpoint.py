@@ -12,6 +12,7 @@ from fedloom.core.errors import ConfigError, RunFolderError, short_repr
 from fedloom.core.records import RecordError
 from fedloom.data import Scenario
 from fedloom.data.sources.source import Splits
+from fedloom.data.views import label_counts
 from fedloom.engine import LocalTraining, Worker
 from fedloom.engine.jobs import kept_since
 from fedloom.engine.speedups import Speedups
@@ -59,7 +60,7 @@ class RunAtCheckpoint:
             source, _ = self.config.scenario.parts()
             self.input = Input(**{**described["input"], "reading": source.reading_keys()})
             self.classes = tuple(described["classes"])
-            self.clients = int(described["clients"])
+            self.clients, self.labels = int(described["clients"]), "multi" if "labels" in described else "single"
         except (KeyError, TypeError, ValueError):
             raise RunFolderError("scenario.json: damaged, or of an earlier version; run again with --fresh") from None
         self._data = described.get(KEY)
@@ -119,7 +120,7 @@ class RunAtCheckpoint:
         # only a global model has the threshold that its run chose
         decision = None if client is not None else modules.decision_at(self.rows, self.config, training.round)
         described: dict[str, Any] = {"architecture": architecture, "training": training, "decision": decision}
-        metadata = ExportMetadata(classes=self.classes, input=self.input, **described)
+        metadata = ExportMetadata(classes=self.classes, labels=self.labels, input=self.input, **described)
         return module, metadata, blueprint.factory.source if isinstance(blueprint.factory, UserModel) else None
 
     def _predictor(self, client: int | None) -> Predictor:
@@ -147,13 +148,14 @@ class RunAtCheckpoint:
     def context(self, client: int) -> ClientContext:
         """Return a client's context, from scenario.json or else from the data."""
         # scenario.json has the counts of the first `PICTURED_CLIENTS` clients alone.
-        if client < len(self.counts):
+        if client < len(self.counts) and self.labels == "single":
             counts = torch.tensor(self.counts[client], dtype=torch.int64)
+            samples = int(counts.sum())
         else:
             labels = self.scenario.train_set.y[self.scenario.train.tensor(client)]
-            counts = torch.bincount(labels, minlength=len(self.classes))
+            counts, samples = label_counts(labels, len(self.classes)), len(labels)
         task = self.setup.tasks[group_of(client, self.setup.tasks)]
-        return ClientContext(task, self.checkpoint.round, client, int(counts.sum()), counts)
+        return ClientContext(task, self.checkpoint.round, client, samples, counts)
 
     def _adapted(self, predictor: Predictor, facts: ClientContext) -> Predictor:
         """Return a personal model after the method has adapted it to the client's training data, as before a test."""

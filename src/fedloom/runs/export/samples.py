@@ -12,6 +12,7 @@ from torch import Tensor
 from fedloom.core.errors import DataError, short_repr
 from fedloom.data.dataset import Dataset, checked
 from fedloom.data.imputation import impute, imputed_cells
+from fedloom.data.labels import multi_labels
 from fedloom.data.sources import medical
 from fedloom.data.sources.files import read_regular, require_regular, utf8
 from fedloom.data.sources.npz import as_array, read_npz
@@ -202,7 +203,7 @@ def read_labelled(
     .parquet with the column `label`, or arrays (x, y). Labels are class names, or ids where no class has a number for
     its name. `note` is called with a sentence on unusual files. Raises `DataError` for data that cannot be read, or do
     not fit the model."""
-    classes = metadata.classes
+    classes, multi = metadata.classes, metadata.labels == "multi"
 
     def note_text(unusual: SampleNote) -> None:
         note(unusual.text)
@@ -217,7 +218,7 @@ def read_labelled(
     if isinstance(data, tuple):
         x, labels = (as_array(part, name) for part, name in zip(data, "xy", strict=True))
         samples = _fitting(stored_samples(x, metadata.input, "x"), metadata.input, "x")
-        return _paired(samples, class_ids_of(labels, classes, "y"), "x and y")
+        return _paired(samples, class_ids_of(labels, classes, "y", multi=multi), "x and y")
     if data.is_dir():
         return _folder(data, metadata, note)
     if data.suffix == ".npz":
@@ -227,6 +228,8 @@ def read_labelled(
             raise DataError(f"{data}: holds {', '.join(arrays) or 'nothing'}; name the samples x and their labels y")
         labels = arrays[names[1]]
     elif data.suffix in TABLES:
+        if multi:
+            raise DataError(f"{data}: several labels are read from arrays, or from an .npz with x and y [n, L]")
         if label is None:
             raise DataError(f"{data}: name the column with the labels (--label)")
         expected = metadata.input
@@ -239,12 +242,14 @@ def read_labelled(
     else:
         raise DataError(f"{data}: no folder of classes, .npz, .csv or .parquet; every sample needs a label")
     _, samples = read_samples([data], metadata.input, note_text)
-    return _paired(samples, class_ids_of(labels, classes, str(data)), str(data))
+    return _paired(samples, class_ids_of(labels, classes, str(data), multi=multi), str(data))
 
 
-def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str) -> Tensor:
+def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str, *, multi: bool = False) -> Tensor:
     """Return the class ids [n], int64, of labels: indices into `classes`. Raises `DataError`, with `origin` as their
     name, for labels of another form, and for one that is no class of the model."""
+    if multi:
+        return torch.from_numpy(multi_labels([labels], origin, classes)[0][0])
     if labels.ndim != 1 or labels.dtype.kind not in "iufUSO":
         raise DataError(f"{origin}: labels of shape {labels.shape} and dtype {labels.dtype}; need one label a sample")
     if labels.dtype.kind == "f" and not (np.isfinite(labels).all() and (labels % 1 == 0).all()):
@@ -274,7 +279,8 @@ def _folder(
     for class_folder in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
         files = sorted(path for path in class_folder.iterdir() if not path.name.startswith("."))
         if files:
-            class_ids_of(np.array([class_folder.name]), metadata.classes, str(folder))
+            multi = metadata.labels == "multi"  # which a folder cannot say
+            class_ids_of(np.array([class_folder.name]), metadata.classes, str(folder), multi=multi)
             _, samples = read_samples(files, metadata.input, note_without_sizes)
             parts.append(samples)
             labels += [class_folder.name] * len(samples)

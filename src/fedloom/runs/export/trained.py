@@ -63,8 +63,9 @@ class Trained:
         return f"{owner} of {training.method} after round {training.round} of {training.rounds}"
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """Return softmax of the class scores [n, C] float32 of samples as stored [n, *metadata.input.shape]."""
-        return self.scores(x).softmax(1)
+        """Return softmax of the class scores [n, C] float32 of samples as stored [n, *metadata.input.shape], the
+        sigmoid of each where samples have several labels."""
+        return self.scores(x).sigmoid() if self.metadata.labels == "multi" else self.scores(x).softmax(1)
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the class scores [n, C] of samples as stored [n, *metadata.input.shape]."""
@@ -80,7 +81,8 @@ class Trained:
         one."""
         if (decision := self.metadata.decision) is None:
             return []
-        log_odds_of_class = log_odds(scores.double())[:, self.metadata.classes.index(decision.label)]
+        odds = scores.double() if self.metadata.labels == "multi" else log_odds(scores.double())
+        log_odds_of_class = odds[:, self.metadata.classes.index(decision.label)]
         taken: list[bool] = (log_odds_of_class >= decision.threshold).tolist()
         return taken
 
