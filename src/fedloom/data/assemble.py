@@ -186,6 +186,7 @@ def make_scenario(
         source_digest=sets_digest([train, test]),
         by_owners=isinstance(partition, Natural),
         suspect=splits.suspect,
+        flow=splits.flow,
     )
     refuse_crossing_groups(scenario)
     scenario = replace(scenario, notes=scenario.notes + _recording_notes(scenario) + group_notes(scenario))

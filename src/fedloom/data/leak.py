@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
+from fedloom.data.flow import parts
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Indices, evenly_spaced, positives
 
@@ -25,29 +26,10 @@ _MOST_BYTES = 2**30  # that are compared at a time, in about a second
 _OF_LABELS = 0x9E3779B97F4A7C15  # odd: labels differ in all of its multiples
 
 
-def _parts(scenario: Scenario) -> dict[str, tuple[Dataset, Indices]]:
-    """Return the samples of each part, whose groups must not cross. Newcomers' test rows in an official test set are
-    rows of the test set."""
-    of_test = np.arange(len(scenario.test_set))
-    parts = {
-        "training": (scenario.train_set, scenario.train.order),
-        "validation": (scenario.train_set, scenario.val.order),
-        "test": (scenario.test_set, of_test),
-    }
-    if scenario.public is not None:
-        parts["public"] = (scenario.public, np.arange(len(scenario.public)))
-    if (newcomers := scenario.newcomers) is not None:
-        rows = np.concatenate([newcomers.train.order, newcomers.val.order])
-        parts["newcomers' training"] = (newcomers.train_set, rows)
-        if newcomers.test_set is not scenario.test_set:
-            parts["newcomers' test"] = (newcomers.test_set, newcomers.test.order)
-    return {name: part for name, part in parts.items() if part[0].group is not None and len(part[1])}
-
-
 def refuse_crossing_groups(scenario: Scenario) -> None:
     """Raise `ConfigError` if the training, validation, test, public and newcomers' samples have a group in common."""
-    parts = {name: _groups(data)[rows] for name, (data, rows) in _parts(scenario).items()}
-    for (name, groups), (second, other_groups) in combinations(parts.items(), 2):
+    held = [(name, _groups(of)[rows]) for name, (of, rows) in parts(scenario).items() if of.group is not None]
+    for (name, groups), (second, other_groups) in combinations(held, 2):
         shared = np.intersect1d(groups, other_groups)
         if len(shared):
             rows = int(np.isin(groups, shared).sum()), int(np.isin(other_groups, shared).sum())
@@ -73,11 +55,10 @@ def refuse_groups_across_clients(scenario: Scenario) -> None:
 
 def group_notes(scenario: Scenario) -> tuple[str, ...]:
     """Return notes on classes of one group, on a group of more than half of the rows, and on owners of one group."""
-    parts = _parts(scenario).values()
-    if not parts:
+    if not (grouped := [part for part in parts(scenario).values() if part[0].group is not None]):
         return ()
-    groups = np.concatenate([_groups(data)[rows] for data, rows in parts])
-    of_rows, classes = positives(np.concatenate([data.y.numpy()[rows] for data, rows in parts]))
+    groups = np.concatenate([_groups(data)[rows] for data, rows in grouped])
+    of_rows, classes = positives(np.concatenate([data.y.numpy()[rows] for data, rows in grouped]))
     notes, sizes = [], np.bincount(groups)
     held = np.bincount(np.unique(classes * len(sizes) + groups[of_rows]) // len(sizes), minlength=scenario.num_classes)
     names = [name for name, count in zip(scenario.class_names, held.tolist(), strict=False) if count == 1]

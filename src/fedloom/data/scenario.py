@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import ceil, floor, isfinite, isinf, log10
 from statistics import median
@@ -49,6 +49,7 @@ class Scenario:
             they were held out and the other clients were renumbered.
         by_owners: whether each client is an owner that the data came with.
         suspect: the column of `Dataset.suspect`; "none" where a key says that there are no groups.
+        flow: `Splits.flow`.
 
     Raises `ConfigError` if public samples have another shape than the clients'.
     """
@@ -73,6 +74,7 @@ class Scenario:
     newcomer_ids: tuple[int, ...] = ()
     by_owners: bool = False
     suspect: str = ""
+    flow: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         public, data = self.public, self.train_set
@@ -393,6 +395,6 @@ def with_sets(scenario: Scenario, change: Callable[[Dataset], Dataset]) -> Scena
     sets = {"train_set": scenario.train_set, "test_set": scenario.test_set, "public": scenario.public}
     changed: dict[str, Any] = {name: change(samples) for name, samples in sets.items() if samples is not None}
     if (newcomers := scenario.newcomers) is not None:
-        test_set = change(newcomers.test_set)
+        test_set = changed["test_set"] if newcomers.test_set is scenario.test_set else change(newcomers.test_set)
         changed["newcomers"] = replace(newcomers, train_set=changed["train_set"], test_set=test_set)
     return replace(scenario, **changed)

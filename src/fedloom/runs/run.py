@@ -11,6 +11,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.text import listed
 from fedloom.data import Scenario, describe_input, describe_scenario
+from fedloom.data.flow import flow_of
 from fedloom.data.leak import leak, leak_sentences
 from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose_engine
@@ -316,7 +317,7 @@ class _Run(Generic[R]):
         scenario = self.scenario
         rows = scenario.train.order[:0] if scenario.remote else scenario.train.order  # nodes tell no ranges of theirs
         record = describe_scenario(scenario) | {"input": describe_input(scenario.train_set, rows)}
-        record |= {"leak": self.leak} if self.leak else {}
+        record |= {key: value for key, value in (("leak", self.leak), ("flow", flow_of(scenario))) if value}
         return record if self.data is None else record | {data_record.KEY: self.data}
 
     def _note_once(self, diagnostics: Sequence[Diagnostic]) -> None:

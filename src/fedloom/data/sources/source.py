@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -58,6 +58,7 @@ class Splits:
         validation: number of given validation samples, the last ones of `train`.
         notes: one sentence on each kind of data that was left out or looks like a mistake; shown once.
         suspect: the column of `Dataset.suspect`.
+        flow: rows and groups that were read, have a label, and were kept (`fedloom.data.flow.stage`); empty if unknown.
     """
 
     train: Dataset
@@ -69,6 +70,7 @@ class Splits:
     validation: int = 0
     notes: tuple[str, ...] = ()
     suspect: str = ""
+    flow: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         owners = f";\n  {self.owner_count} owners" if self.owner_count else ""

@@ -1,8 +1,8 @@
 """A run on disk.
 .fedloom (the mark of such a folder) · config.yaml (resolved) · scenario.json · metrics.jsonl while running,
 metrics.parquet at the end · checkpoint/ · client_models/ · summary.json · evaluations/ · clients.json · drift.jsonl ·
-predictions.parquet · env.json · report.html. Every file is written whole or not at all; metrics and drift are appended
-line by line."""
+predictions.parquet · env.json · report.html · clinical.* · report.yaml. Every file is written whole or not at all; metrics
+and drift are appended line by line."""
 
 import io
 from collections.abc import Mapping
@@ -30,6 +30,7 @@ _KINDS = {_CONTENT, "numbers", "metrics", "config"}
 _FILES = (
     *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "clients.json"),
     *("drift.jsonl", "diagnosis.json", "report.html", ".metrics.parquet", PREDICTIONS, f".{PREDICTIONS}"),
+    *("clinical.html", "clinical.md"),
 )
 EVALUATIONS = "evaluations"  # folder of the tests after training
 _LONGEST = 1 << 20  # characters of a resolved config

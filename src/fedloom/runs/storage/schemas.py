@@ -11,7 +11,7 @@ from fedloom.core.errors import short_repr
 _LARGEST = 2**63 - 1
 
 # which the first versions lack
-_KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median", "client_samples", "labels")
+_KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median", "client_samples", "labels", "flow")
 
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -151,6 +151,13 @@ _LATER_KEYS = ("model", "engine", "device", "peak_memory_mb", "checkpoint_sha256
 LATER_DEFAULTS: dict[str, Any] = {key: RunSummary.model_fields[key].default for key in _LATER_KEYS}
 
 
+class _Stage(_Plain):
+    rows: Count
+    groups: Count | None
+    sites: list[Annotated[list[Word | Count | None], Field(min_length=3, max_length=3)]]  # name, rows, groups
+    classes: list[Count] = []
+
+
 class _Scenario(_Plain):
     name: Word = ""
     clients: Annotated[int, Field(ge=1, le=_LARGEST)] = 1
@@ -175,6 +182,7 @@ class _Scenario(_Plain):
     client_samples: list[Count] = []
     labels: dict[Word, list[Count]] = {}
     notes: list[str] = []
+    flow: dict[Word, _Stage] = {}
 
 
 class _Evaluation(_Plain):

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, DataError, suggest_name
+from fedloom.data.flow import stage
 from fedloom.data.imputation import Impute, ImputeSection, Incomplete
 from fedloom.data.sources import groups
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
@@ -143,6 +144,9 @@ class TableSource(Source):
             complete, left_out = self._complete(columns, file)
             tables.append(complete)
             notes += left_out + (about_words if file is files[0] else [])
+        lacking = [np.all([of[k].is_missing for k in self.label_columns], axis=0) for of in as_read]
+        with_label = [{k: of[k].rows(np.flatnonzero(~no)) for k in self.apart} for of, no in zip(as_read, lacking, strict=True)]
+        flow = {"read": self._stage(as_read), "labelled": self._stage(with_label), "complete": self._stage(tables)}
         ids, classes = self.label_ids(tables, paths)
         owner_of_row: list[np.ndarray | None] = [None for _ in tables]
         owners: list[str] = []
@@ -189,6 +193,7 @@ class TableSource(Source):
             train=replace(splits.train, features=titles, suspect=suspects[0] if suspect else None),
             test=replace(splits.test, features=titles, suspect=suspects[1] if suspect else None),
             suspect=suspect,
+            flow=flow,
             domains_are_owners=bool(owners),
             numeric_features=tuple(position for position, (_, word) in enumerate(pairs) if not word),
         )
@@ -361,6 +366,19 @@ class TableSource(Source):
             elif name not in self.categorical:
                 notes += words.refuse_misread(column, path, self.cell_format)
         return notes
+
+    def _stage(self, tables: Sequence[Mapping[str, Column]]) -> dict[str, Any]:
+        """Count the rows, owners and groups of some rows of the files."""
+        numbers, names = dict[str | None, np.ndarray](), dict[str | None, list[str]]()
+        for name in self.apart[1:]:
+            columns = [part[name].as_words() for part in tables]
+            words = np.unique([word for of in columns for word in of.words or ()])
+            codes = np.concatenate([np.searchsorted(words, of.words or ("",))[of.values] for of in columns])
+            numbers[name] = np.where(np.concatenate([of.is_missing for of in columns]), -1, codes)
+            names[name] = words.tolist()
+        none = np.full(sum(len(part[self.label].values) for part in tables), -1)
+        groups = numbers.get(self.owner if self.group == "owner" else self.group_column)
+        return stage(numbers.get(self.owner, none), names.get(self.owner, []), groups)
 
     def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:
         """Return the columns without the rows that lack a value that is needed, and a note on how many these were."""
