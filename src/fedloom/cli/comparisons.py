@@ -237,12 +237,14 @@ def report(
     runs: shared.Runs,
     out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the first folder.")] = None,
     evaluation: shared.EvaluationName = "",
+    clinical: Annotated[bool, typer.Option("--clinical", help="One page for each run, in TRIPOD+AI's order.")] = False,
     allow_mixed: shared.AllowMixed = False,
     as_json: shared.AsJson = False,
 ) -> None:
     """Write one self-contained report.html from finished runs."""
     from fedloom.core.text import counted
     from fedloom.diagnosis.section import diagnosis_sections
+    from fedloom.results.clinical import write_clinical
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
     from fedloom.runs.studies.outcome import collect
@@ -250,6 +252,17 @@ def report(
     if out is not None:
         check_place(out)
     collected = collect(runs, allow_mixed, evaluation)
+    if clinical:
+        if out is not None and len(collected.results) > 1:
+            raise ConfigError(f"--out {out}: each of {len(collected.results)} runs has its own page; name one run")
+        pages = [(run, run.folder, out or run.folder / "clinical.html") for run in collected.results if run.folder]
+        counts = {str(page): write_clinical(run, folder, page) for run, folder, page in pages}
+        lines = [f"{', '.join(f'{n} {state}' for state, n in of.items())}: {page}" for page, of in counts.items()]
+        say_left_out(collected.left_out)
+        if as_json:
+            shared.print_json({"reports": counts})
+        shared.print_lines(*([] if as_json else lines))
+        return
     done = Comparison(collected.results)
     parts = sections_of_studies(_studies(runs, collected.results, allow_mixed))
     parts += diagnosis_sections(result.folder for result in done.results if result.folder is not None)

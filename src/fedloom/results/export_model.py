@@ -59,14 +59,19 @@ def model_card(metadata: ExportMetadata, parameters: int, run: RunData | None, v
         sections += [_data(metadata, run), _results(metadata.training, run)]
         sections += [*_spread(metadata.training, run), *_by_class(run)]
     sections.append(_origin(metadata, run, versions))
+    title = f"{metadata.architecture.model}, trained with {metadata.training.method}"
+    shown = [part for part in sections if part.rows or part.body]
+    return render_markdown("model_card.md", title=title, version=metadata.fedloom, sections=shown)
+
+
+def render_markdown(template: str, **values: object) -> str:
+    """Render a page of `templates` whose values are escaped. Raises `jinja2.UndefinedError` for a missing one."""
     # Without autoescape, which is for HTML: `finalize` escapes for Markdown.
     environment = Environment(
         finalize=_escaped, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    template = (files("fedloom.results") / "templates" / "model_card.md").read_text(encoding="utf-8")
-    title = f"{metadata.architecture.model}, trained with {metadata.training.method}"
-    shown = [part for part in sections if part.rows or part.body]
-    return environment.from_string(template).render(title=title, version=metadata.fedloom, sections=shown)
+    text = (files("fedloom.results") / "templates" / template).read_text(encoding="utf-8")
+    return environment.from_string(text).render(values)
 
 
 def _escaped(value: object) -> str:

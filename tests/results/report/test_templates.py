@@ -25,7 +25,7 @@ def test_columns_of_numbers_are_marked_and_have_the_number_to_sort_by():
 
 
 def test_a_missing_value_is_an_error():
-    with pytest.raises(UndefinedError, match="script_hash"):
-        render_page(title="Title")
+    with pytest.raises(UndefinedError, match="warnings"):
+        render_page("page.html", title="Title")
     with pytest.raises(UndefinedError):
         render_macro("table.html", "data_cell", "text")

@@ -67,17 +67,17 @@ def write_report(
     return path
 
 
-def check_place(path: Path) -> None:
+def check_place(path: Path, mark: bytes = _MARK) -> None:
     """Raises `ConfigError` if a report cannot be written to `path`, for use before hours of training.
 
-    Nothing but a report is written over, and nothing but a page is called a report.
+    Nothing but a report, which has the `mark`, is written over, and nothing but a page is called a report.
     """
-    if path.suffix.lower() not in (".html", ".htm"):
+    if mark == _MARK and path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"{path}: a report is an .html page; `fedloom table RUNS --format csv` prints tables")
     try:
         refuse_unwritable(path)
-        written = read_file(path) if path.exists() else _MARK
+        written = read_file(path) if path.exists() else mark
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another place with --out") from None
-    if _MARK not in written:
+    if mark not in written:
         raise ConfigError(f"{path}: this file is not a report of fedloom; choose another name")

@@ -3,6 +3,8 @@
 The macros of `elements.html` and `cells.html` say what their arguments are.
 """
 
+import base64
+import hashlib
 from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -11,6 +13,7 @@ from typing import TypeAlias
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedloom._version import __version__
 from fedloom.results.data_table import Cell, DataTable
 
 Piece: TypeAlias = Callable[..., Markup]
@@ -22,9 +25,12 @@ def render_macro(template: str, macro: str, *arguments: object, **keys: object) 
     return rendered
 
 
-def render_page(**values: object) -> str:
-    """Render `templates/page.html` with its variables. Raises `jinja2.UndefinedError` for one that is missing."""
-    return _environment().get_template("page.html").render(values)
+def render_page(template: str, **values: object) -> str:
+    """Render a page of `templates` with its variables. Raises `jinja2.UndefinedError` for one that is missing."""
+    script = "".join(map(asset, ("tables.js", "charts.js", "matrices.js", "page.js")))
+    assets = {"style": Markup(asset("style.css")), "script": Markup(script), "version": __version__}
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return _environment().get_template(template).render(**values, **assets, script_hash=digest)
 
 
 def asset(name: str) -> str:

@@ -1,14 +1,11 @@
 """The report page: sections in order, one file, no network. Its first sentences warn of classes that no row finds."""
 
-import base64
-import hashlib
 from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any
 
 from markupsafe import Markup
 
-from fedloom._version import __version__
 from fedloom.core.text import listed, percent
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import all_paired
@@ -119,8 +116,8 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     name = title or f"{subjects} on {listed(sources)}"
     limits = [*not_offered_notes(results), *same_runs_notes(rows)]
     remarks = [*(limit for part in parts for limit in part.limits), *_notes(groups, limits)]
-    script = "".join(map(markup.asset, ("tables.js", "charts.js", "matrices.js", "page.js")))
     return markup.render_page(
+        "page.html",
         title=name,
         verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
         warnings=[*_leaks(groups), *missed_sentences(groups), *majority_sentences(groups)],
@@ -129,10 +126,6 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
         further_remarks=remarks[_REMARKS:],
         table=page_tables.numbers_table(charted, pairs, lambda format: results_table(results, format == "latex")),
         sections=[*map(render_section, parts), *_sections(charted)],
-        version=__version__,
-        style=Markup(markup.asset("style.css")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 

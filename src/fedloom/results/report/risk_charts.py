@@ -12,7 +12,7 @@ from fedloom.results.plots.drawing import PAGE, color, dress, inline, new_figure
 from fedloom.results.report.class_results import recorded
 from fedloom.results.report.markup import chart
 
-_Curve = list[tuple[float, float, float]]  # thresholds on log odds, samples of the class and of others at or above them
+_Curve = list[tuple[float, float, float]]
 _XY = tuple[np.ndarray, np.ndarray]
 _NAMES = (
     ("ROC curve", "false alarms among the others %", "found %", "chance"),
@@ -21,17 +21,33 @@ _NAMES = (
 )
 
 
+def risk_curves(group: Group) -> tuple[str, list[np.ndarray]]:
+    """Return the class of the threshold, or else the last one, and the curve [3, T] of each run: log odds, and samples
+    of the class and of others from there on. No curves unless all runs recorded two classes."""
+    classes, decision = group.results[0].scenario.get("classes") or [""], group.results[0].numbers.get("decision") or {}
+    label = classes.index(decision["label"]) if decision.get("label") in classes else len(classes) - 1
+    curves = [recorded(run, "auroc", "curves", list[_Curve]) for run in group.results]
+    usable = len(classes) == 2 and all(len(of) == 2 and of[label] and all(of[label][-1][1:]) for of in curves)
+    return classes[label], [np.array(of[label]).T for of in curves] if usable else []
+
+
+def net_benefits(curve: np.ndarray) -> list[list[float]]:
+    """Return threshold, net benefit of the model and of treating all, in percent, at points of a curve [3, T]."""
+    risks, benefits = _places(curve, curve[:, -1:])[2]
+    share = 100 * curve[1, -1] / curve[1:, -1].sum()
+    rows = np.stack([risks, benefits, share - (100 - share) * risks / (100 - risks)], 1)
+    return list(rows[np.unique(np.abs(risks[:, None] - np.arange(5, 100, 10)).argmin(0))].tolist())
+
+
 def risk_charts(name: str, group: Group, tone: str) -> list[Markup]:
     """Render the curves of the last tests of a `group` in a `tone`; none unless all its runs recorded two classes.
     `name` begins the names of saved pictures."""
-    classes, decision = group.results[0].scenario.get("classes") or [], group.results[0].numbers.get("decision") or {}
-    label = classes.index(decision["label"]) if decision.get("label") in classes else len(classes) - 1
-    curves = [recorded(run, "auroc", "curves", list[_Curve]) for run in group.results]
-    if len(classes) != 2 or any(len(of) != 2 or not of[label] or not all(of[label][-1][1:]) for of in curves):
+    label, curves = risk_curves(group)
+    if not curves:
         return []
     lines, dots = [], list[list[_XY]]()
-    for of, run in zip(curves, group.results, strict=True):
-        curve, metrics, decision = np.array(of[label]).T, run.numbers["metrics"], run.numbers.get("decision") or {}
+    for curve, run in zip(curves, group.results, strict=True):
+        metrics, decision = run.numbers["metrics"], run.numbers.get("decision") or {}
         _, positives, negatives = totals = curve[:, -1:]
         lines.append(_places(curve, totals))
         hits, cleared = metrics.get("decision_sensitivity"), metrics.get("decision_specificity")
@@ -43,7 +59,7 @@ def risk_charts(name: str, group: Group, tone: str) -> list[Markup]:
     dotted = [(diagonal, diagonal), (diagonal, np.array([share, share])), (risks, benefit_of_all)]
     blocks = []
     for k, (title, x, y, words) in enumerate(_NAMES):
-        caption = f"Class {classes[label]}. Dotted: {words}." + f" Lines: {len(lines)} seeds." * (len(lines) > 1)
+        caption = f"Class {label}. Dotted: {words}." + f" Lines: {len(lines)} seeds." * (len(lines) > 1)
         caption += " Dot: the threshold that validation data chose." if dots else ""
         low, high = 0.0, 101.0
         if title == "Decision curve":

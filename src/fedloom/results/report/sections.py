@@ -47,14 +47,15 @@ def picture_block(section: str, picture: SectionPicture) -> Markup:
 
 def render_section(part: PageSection) -> Markup:
     """Render a section."""
-    return section(part.title, part.name, [_block(part, block) for block in part.blocks if block], "part")
+    return section(part.title, part.name, [render_block(part.name, block) for block in part.blocks if block], "part")
 
 
-def _block(part: PageSection, block: Block) -> Markup:
+def render_block(section: str, block: Block) -> Markup:
+    """Render a block of the section with this name."""
     if isinstance(block, str):
         return paragraph(block)
     if isinstance(block, SectionPicture):
-        return picture_block(part.name, block)
+        return picture_block(section, block)
     if isinstance(block, list):
         return bullets(block)
-    return table(replace(block, name=f"{part.name}-{block.name}"))
+    return table(replace(block, name=f"{section}-{block.name}"))
