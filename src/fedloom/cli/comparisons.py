@@ -13,7 +13,7 @@ import typer
 from fedloom.cli import shared
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import parse_json
+from fedloom.core.files import json_text, parse_json
 
 if TYPE_CHECKING:
     from fedloom.results.comparison import Comparison
@@ -259,9 +259,7 @@ def report(
         counts = {str(page): write_clinical(run, folder, page) for run, folder, page in pages}
         lines = [f"{', '.join(f'{n} {state}' for state, n in of.items())}: {page}" for page, of in counts.items()]
         say_left_out(collected.left_out)
-        if as_json:
-            shared.print_json({"reports": counts})
-        shared.print_lines(*([] if as_json else lines))
+        shared.print_lines(*([json_text({"reports": counts})] if as_json else lines))
         return
     done = Comparison(collected.results)
     parts = sections_of_studies(_studies(runs, collected.results, allow_mixed))

@@ -11,11 +11,10 @@ from fedloom.data.views import Indices
 
 
 def parts(scenario: Scenario) -> dict[str, tuple[Dataset, Indices]]:
-    """Return the samples of each part, whose groups must not cross. Newcomers' test rows in an official test set are
-    rows of the test set."""
-    data, of_test = scenario.train_set, np.arange(len(scenario.test_set))
+    """Return the samples of each part. Newcomers' test rows in an official test set are rows of the test set."""
+    data, test_set = scenario.train_set, scenario.test_set
     samples = {"training": (data, scenario.train.order), "validation": (data, scenario.val.order)}
-    samples["test"] = (scenario.test_set, of_test)
+    samples["test"] = (test_set, np.arange(len(test_set)))
     if scenario.public is not None:
         samples["public"] = (scenario.public, np.arange(len(scenario.public)))
     if (newcomers := scenario.newcomers) is not None:
@@ -41,19 +40,16 @@ def stage(sites: Indices, names: Sequence[str], groups: Indices | None) -> dict[
 
 def flow_of(scenario: Scenario) -> dict[str, Any]:
     """Return the stages of the source, then those of the parts, which also count the classes; empty for remote clients.
-
-    A site is a client, under the name of its owner where clients are owners that the data came with.
-    """
+    A site is a client, under the name of its owner where clients are owners that the data came with."""
     if scenario.remote:
         return {}
-    dealt = [(scenario, 0), *([] if (of := scenario.newcomers) is None else [(of, scenario.clients)])]
-    sites = {id(data): np.full(len(data), -1) for data, _ in parts(scenario).values()}
-    for who, first in dealt:
-        for data, views in ((who.train_set, who.train), (who.train_set, who.val), (who.test_set, who.test)):
-            if id(data) in sites:
-                sites[id(data)][views.order] = views.holders() + first
+    data, newcomers = scenario.train_set, scenario.newcomers
+    sites = {id(of): np.full(len(of), -1) for of, _ in parts(scenario).values()}
+    for who, first in [(scenario, 0), *([] if newcomers is None else [(newcomers, scenario.clients)])]:
+        for of, views in ((data, who.train), (data, who.val), (who.test_set, who.test)):
+            if id(of) in sites:
+                sites[id(of)][views.order] = views.holders() + first
     names = [*map("client {}".format, range(scenario.clients)), *map("newcomer {}".format, scenario.newcomer_ids)]
-    data = scenario.train_set
     if scenario.by_owners and data.domain is not None:
         for site, row in zip(*np.unique(sites[id(data)], return_index=True), strict=True):
             names[site] = data.domains[data.domain[row]] if site >= 0 else names[site]

@@ -4,6 +4,7 @@ the run that their keys name, what this module finds in its files, and the answe
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,11 @@ from fedloom.core.errors import ConfigError, printable, short_repr, suggest_name
 from fedloom.core.files import read_file, refuse_unwritable, write_atomic
 from fedloom.core.safe_yaml import one_line, parse_yaml
 from fedloom.core.text import flat, listed, value_text
+from fedloom.results import export_model, plot_values, result, risk_words, table, unseen_tables
 from fedloom.results.data_table import DataTable
-from fedloom.results.export_model import render_markdown
 from fedloom.results.group import client_accuracies
 from fedloom.results.page_sections import Block
-from fedloom.results.plot_values import chart_rows
-from fedloom.results.report import check_place, markup
-from fedloom.results.report.class_charts import class_blocks
-from fedloom.results.report.class_results import calibration, class_results
-from fedloom.results.report.risk_charts import net_benefits, risk_curves
-from fedloom.results.report.sections import render_block
-from fedloom.results.result import group_table
-from fedloom.results.risk_words import risk_sentences
-from fedloom.results.table import grouped
-from fedloom.results.unseen_tables import newcomer_table
+from fedloom.results.report import check_place, class_charts, class_results, markup, risk_charts, sections
 from fedloom.runs.storage.folders import refuse_links
 from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import EVALUATIONS, RunFolder
@@ -43,53 +35,49 @@ _PARTS = ("training", "validation", "test", "newcomers' training", "newcomers' t
 
 def write_clinical(run: RunData, folder: Path, page: Path) -> dict[str, int]:
     """Write the report of the run in a folder as an HTML page and, beside it, in Markdown; return how many items have
-    each state. The first report of a run writes report.yaml in its folder, with a key for each question.
-
-    Raises `ConfigError` for files in the way and for answers that cannot be used, `RunFolderError` for damaged files.
-    """
+    each state. The first report of a run writes report.yaml in its folder, with a key for each question. Raises
+    `ConfigError` for files in the way and for answers that cannot be used, `RunFolderError` for damaged files."""
     markdown = page.with_suffix(".md")
     check_place(page)
     check_place(markdown, _MARK)
-    sections = _sections(run, RunFolder(folder))
-    states = [entry["state"] for entries in sections.values() for entry in entries]
-    counts, charts = {state: states.count(state) for state in _STATES}, class_blocks(chart_rows(grouped([run])))
-    for entry in (entry for entries in sections.values() for entry in entries):
-        entry["html"] = [render_block(entry["key"], block) for block in entry["blocks"]]
-        entry["html"] += charts if entry["number"] == "23a" else []
+    chapters = _chapters(run, RunFolder(folder))
+    states = [entry["state"] for entries in chapters.values() for entry in entries]
+    charts = class_charts.class_blocks(plot_values.chart_rows(table.grouped([run])))
+    for part in (part for parts in chapters.values() for part in parts):
+        part["html"] = [sections.render_block(part["key"], of) for of in part["blocks"]]
+        part["html"] += charts if part["number"] == "23a" else []
     title = f"Clinical report of {run.numbers['method']} on {run.numbers['source']}, seed {run.numbers['seed']}"
-    values: dict[str, Any] = {"title": title, "counts": counts, "sections": sections}
+    counts = {state: states.count(state) for state in _STATES}
+    values: dict[str, Any] = {"title": title, "counts": counts, "sections": chapters}
     write_atomic(page, printable(markup.render_page("clinical.html", **values), keep_lines=True))
-    write_atomic(markdown, render_markdown("clinical.md", **values) + _MARK.decode())
+    write_atomic(markdown, export_model.render_markdown("clinical.md", **values) + _MARK.decode())
     return counts
 
 
-def _sections(run: RunData, folder: RunFolder) -> dict[str, list[dict[str, Any]]]:
+def _chapters(run: RunData, folder: RunFolder) -> dict[str, list[dict[str, Any]]]:
     """Return the items of clinical.yaml by section, each with its key, heading, state, blocks, and answer in lines."""
     text = (files(__package__) / "templates" / "clinical.yaml").read_text(encoding="utf-8")
-    sections: dict[str, list[dict[str, Any]]] = parse_yaml(text)
-    entries = [entry for section in sections.values() for entry in section]
+    chapters: dict[str, list[dict[str, Any]]] = parse_yaml(text)
+    entries = [entry for chapter in chapters.values() for entry in chapter]
     for entry in entries:
         entry["key"] = entry["title"].lower().replace(" ", "_")
         entry["heading"] = f"{entry['number']} {entry['title']} [{entry['stard']}]".removesuffix(" []")
     answers = _answers(folder.path / "report.yaml", {entry["key"]: entry for entry in entries if "question" in entry})
-    environment = folder.read_json("env.json")
-    stems = sorted(path.stem for path in (folder.path / EVALUATIONS).glob("*.json"))
-    contents = [folder.read_evaluation(stem, run.numbers) for stem in stems]
+    contents = [folder.read_evaluation(p.stem, run.numbers) for p in sorted((folder.path / EVALUATIONS).glob("*.json"))]
     again = [run.as_evaluated(content) for content in contents if content]
     facts = _of_data(run, again) | _of_counts(run) | _of_tests(run, again)
-    sources = {"config": run.config, "scenario": run.scenario, "numbers": run.numbers, "environment": environment}
+    named = {k: getattr(run, k) for k in ("config", "scenario", "numbers")} | {"env": folder.read_json("env.json")}
     for entry in entries:
-        blocks = facts.get(entry["number"], []), _keys_table(sources, entry.get("keys", []))
-        entry["blocks"] = [of for of in (entry.get("text"), *blocks[0], *blocks[1]) if of and getattr(of, "rows", True)]
+        blocks = entry.get("text"), *facts.get(entry["number"], []), _keys_table(named, entry.get("keys", []))
+        entry["blocks"] = [block for block in blocks if block and getattr(block, "rows", True)]
         entry["answer"] = answers.get(entry["key"], "").splitlines()
         is_open = ("question" in entry and not entry["answer"]) or _UNKNOWN in entry["blocks"]
         entry["state"] = _STATES[0 if not is_open else 1 if entry["blocks"] else 2]
-    return sections
+    return chapters
 
 
 def _answers(path: Path, questions: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Return the answers in a file by key; a missing file is written. Raises `ConfigError` for a file that is damaged,
-    and for an unknown key or a value that is no text."""
+    """Return the answers by key; a missing file is written. Raises `ConfigError` for damage and for unknown keys."""
     refuse_links([path])
     try:
         refuse_unwritable(path)
@@ -111,16 +99,14 @@ def _answers(path: Path, questions: dict[str, dict[str, Any]]) -> dict[str, str]
     return {key: str(value).strip() for key, value in values.items() if value is not None}
 
 
-def _keys_table(files: dict[str, Any], paths: Sequence[str]) -> list[Block]:
-    """Return a table of the values at dotted paths into files, by name; none without a value that is set."""
+def _keys_table(values: Any, paths: Sequence[str]) -> DataTable:
+    """Return a table of the values at dotted paths into nested `values` that are set."""
     rows = list[tuple[str, Any]]()
     for path in paths:
-        value: Any = files
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
+        value: Any = reduce(lambda of, key: of.get(key) if isinstance(of, dict) else None, path.split("."), values)
         rows += flat({path: value}) if isinstance(value, dict) else [(path, value)]
     rows = [(path.partition(".")[2], value) for path, value in rows if value not in (None, "None", "[]", [], "{}", "")]
-    return [_table("keys", "", ("key", "value"), rows, folds=len(rows) > 20)] if rows else []
+    return _table("keys", "", ("key", "value"), rows, folds=len(rows) > 20)
 
 
 def _table(name: str, caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], **keys: Any) -> DataTable:
@@ -145,7 +131,7 @@ def _of_data(run: RunData, again: Sequence[RunData]) -> dict[str, list[Block]]:
         "7": [[f"{note}." for note in scenario.get("notes", [])] or "fedloom noted nothing unusual in the data."],
         "8a": [f"The outcome has {len(classes):,} classes: {listed(classes[:_MOST])}. Item 21 counts their rows."],
         "9b": [_table("features", "", ("predictor", "from", "to"), [(name, *ends) for name, ends in ranges])],
-        "11": [_table("imputed", "Cells of training rows.", columns, imputed)] if imputed else [],
+        "11": [_table("imputed", "Cells of training rows.", columns, imputed)],
         "16": [[f"Loss on {split} rows in the last round: {of[-1]:.4g} nats." for split, of in losses if of]],
     }
 
@@ -184,29 +170,30 @@ def _of_tests(run: RunData, again: Sequence[RunData]) -> dict[str, list[Block]]:
     caption = f"Values at the round selected by {run.numbers['select']}; intervals of the test after the last round."
     columns = ("protocol", "measure", "value", "interval")
     blocks: list[Block] = [_table("performance", caption, columns, values, heads=2)]
-    sentences, groups, subgroups = risk_sentences(run.numbers), grouped([run]), [group_table([test]) for test in again]
-    results, curve, (label, curves) = class_results(groups[0]), calibration(groups[0]), risk_curves(groups[0])
+    groups, subgroups = table.grouped([run]), [result.group_table([test]) for test in again]
+    results, curve = class_results.class_results(groups[0]), class_results.calibration(groups[0])
+    label, curves = risk_charts.risk_curves(groups[0])
     if results and results.confusion and len(results.classes) <= _MOST_CLASSES:
         rows: list[list[Any]] = [[name, *row] for name, row in zip(results.classes, results.confusion, strict=True)]
         blocks.append(_table("confusion", "Test rows by predicted class.", ("true class", *results.classes), rows))
     if curve:
         rows = [[100 * of[1], 100 * of[2], of[0]] for of in curve.bins if of]
         blocks.append(_table("calibration", "Calibration.", ("confidence %", "right %", "rows"), rows, heads=0))
-    for points in map(net_benefits, curves):
+    for points in map(risk_charts.net_benefits, curves):
         caption = f"Net benefit of treating those with a risk of {label} from a threshold on, or all; of none it is 0."
         blocks.append(_table("benefit", caption, ("threshold %", "model %", "all %"), points, heads=0))
-    tables = [table for table in (newcomer_table(groups), *subgroups) if table.rows]
-    blocks += [replace(table, name=f"{table.name}-{k}") for k, table in enumerate(tables)]
+    further = enumerate((unseen_tables.newcomer_table(groups), *subgroups))
+    blocks += [replace(of, name=f"{of.name}-{k}") for k, of in further]
     clients = sorted({client for of in by_site.values() for client in of})
     rows = [[f"client {k}", *(value_text(name.split()[1], of.get(k)) for name, of in by_site.items())] for k in clients]
     names = dict.fromkeys(name for _, name, *_ in values)
     texts = {name: inspect.getdoc(METRICS.get(name)) or "" for name in names if name in METRICS}
     measures = [(name, texts.get(name, "–").partition("\n\n")[0]) for name in names]
-    tested = dict.fromkeys(str(record["group"]) for table in subgroups for record in table.records or ())
+    tested = dict.fromkeys(str(record["group"]) for of in subgroups for record in of.records or ())
     return {
         "12e": [_table("measures", "", ("measure", "definition"), measures)],
         "14": [f"Subgroups tested, see item 23a: {listed(tested)}." if tested else "No subgroup was tested."],
-        "15": [sentences or "No threshold: the prediction is the most probable class."],
+        "15": [risk_words.risk_sentences(run.numbers) or "No threshold: the prediction is the most probable class."],
         "23a": [*blocks, "" if run.numbers.get("intervals") else "No intervals: evaluation.intervals is not set."],
         "23b": [_table("by-site", "", ("site", *by_site), rows) if rows else "No single site was tested."],
     }

@@ -65,8 +65,7 @@ def model_card(metadata: ExportMetadata, parameters: int, run: RunData | None, v
 
 
 def render_markdown(template: str, **values: object) -> str:
-    """Render a page of `templates` whose values are escaped. Raises `jinja2.UndefinedError` for a missing one."""
-    # Without autoescape, which is for HTML: `finalize` escapes for Markdown.
+    """Render a page of `templates`, values escaped for Markdown. Raises `jinja2.UndefinedError` if one is missing."""
     environment = Environment(
         finalize=_escaped, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )

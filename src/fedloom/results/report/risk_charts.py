@@ -22,8 +22,7 @@ _NAMES = (
 
 
 def risk_curves(group: Group) -> tuple[str, list[np.ndarray]]:
-    """Return the class of the threshold, or else the last one, and the curve [3, T] of each run: log odds, and samples
-    of the class and of others from there on. No curves unless all runs recorded two classes."""
+    """Return the class of the threshold, or else the last, and its curve [3, T] of each run if all have two classes."""
     classes, decision = group.results[0].scenario.get("classes") or [""], group.results[0].numbers.get("decision") or {}
     label = classes.index(decision["label"]) if decision.get("label") in classes else len(classes) - 1
     curves = [recorded(run, "auroc", "curves", list[_Curve]) for run in group.results]
@@ -74,9 +73,7 @@ def risk_charts(name: str, group: Group, tone: str) -> list[Markup]:
 
 def _places(curve: np.ndarray, totals: np.ndarray) -> list[_XY]:
     """Coordinates of the rows of a curve [3, T] in the three charts, by the samples of the class and of others.
-
-    The net benefit TP / n - FP / n t / (1 - t) at probability t is that of Vickers and Elkin 2006.
-    """
+    The net benefit TP / n - FP / n t / (1 - t) at probability t is that of Vickers and Elkin 2006."""
     (log_odds, hits, alarms), (_, positives, negatives) = curve, totals
     sensitivity, precision = 100 * hits / positives, 100 * hits / np.where(hits + alarms, hits + alarms, np.nan)
     benefit = 100 * (hits - alarms * np.exp(np.clip(log_odds, -9, 9))) / (positives + negatives)

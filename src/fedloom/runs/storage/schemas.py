@@ -10,7 +10,6 @@ from fedloom.core.errors import short_repr
 
 _LARGEST = 2**63 - 1
 
-# which the first versions lack
 _KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median", "client_samples", "labels", "flow")
 
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]

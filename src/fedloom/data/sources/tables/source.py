@@ -144,8 +144,8 @@ class TableSource(Source):
             complete, left_out = self._complete(columns, file)
             tables.append(complete)
             notes += left_out + (about_words if file is files[0] else [])
-        lacking = [np.all([of[k].is_missing for k in self.label_columns], axis=0) for of in as_read]
-        with_label = [{k: of[k].rows(np.flatnonzero(~no)) for k in self.apart} for of, no in zip(as_read, lacking, strict=True)]
+        has_label = [np.flatnonzero(~np.all([of[k].is_missing for k in self.label_columns], 0)) for of in as_read]
+        with_label = [{k: of[k].rows(rows) for k in self.apart} for of, rows in zip(as_read, has_label, strict=True)]
         flow = {"read": self._stage(as_read), "labelled": self._stage(with_label), "complete": self._stage(tables)}
         ids, classes = self.label_ids(tables, paths)
         owner_of_row: list[np.ndarray | None] = [None for _ in tables]
@@ -369,16 +369,15 @@ class TableSource(Source):
 
     def _stage(self, tables: Sequence[Mapping[str, Column]]) -> dict[str, Any]:
         """Count the rows, owners and groups of some rows of the files."""
-        numbers, names = dict[str | None, np.ndarray](), dict[str | None, list[str]]()
-        for name in self.apart[1:]:
+        none = np.full(sum(len(part[self.apart[0]].values) for part in tables), -1), list[str]()
+        numbered: dict[str | None, tuple[np.ndarray, list[str]]] = {}
+        for name in filter(None, (self.owner, self.group_column)):
             columns = [part[name].as_words() for part in tables]
             words = np.unique([word for of in columns for word in of.words or ()])
             codes = np.concatenate([np.searchsorted(words, of.words or ("",))[of.values] for of in columns])
-            numbers[name] = np.where(np.concatenate([of.is_missing for of in columns]), -1, codes)
-            names[name] = words.tolist()
-        none = np.full(sum(len(part[self.label].values) for part in tables), -1)
-        groups = numbers.get(self.owner if self.group == "owner" else self.group_column)
-        return stage(numbers.get(self.owner, none), names.get(self.owner, []), groups)
+            numbered[name] = np.where(np.concatenate([of.is_missing for of in columns]), -1, codes), words.tolist()
+        groups, _ = numbered.get(self.owner if self.group == "owner" else self.group_column, (None, None))
+        return stage(*numbered.get(self.owner, none), groups)
 
     def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:
         """Return the columns without the rows that lack a value that is needed, and a note on how many these were."""
