@@ -119,9 +119,7 @@ def _of_data(run: RunData, again: Sequence[RunData]) -> dict[str, list[Block]]:
     scenario, expected = run.scenario, run.scenario.get("input") or {}
     held_out = len((run.numbers.get("newcomers") or {}).get("clients") or ())
     others = sorted({str(test.numbers["source"]) for test in again} - {run.numbers["source"]})
-    validated = (
-        f"Tested clients that never trained: {held_out:,}. Other data that were tested: {listed(others) or 'none'}."
-    )
+    validated = f"Tested clients that never trained: {held_out:,}. Other tested data: {listed(others) or 'none'}."
     ranges = zip(*(expected.get(key) or [] for key in ("features", "ranges")), strict=False)
     columns = ("column", "strategy", "value", "observed", "missing", "indicator")
     imputed = [[column.get(name) for name in columns] for column in expected.get("imputed") or []]
@@ -150,7 +148,9 @@ def _of_counts(run: RunData) -> dict[str, list[Block]]:
     sites = dict.fromkeys(site for of in held.values() for site in of)
     at_site = [[site, *(of.get(site) for of in held.values())] for site in sites]
     totals, by_class = [stages[name]["rows"] for name in parts], zip(classes, *parts.values(), strict=False)
-    shares = [[c, *(f"{n:,} ({n / of:.1%})" for n, of in zip(row, totals, strict=True))] for c, *row in by_class]
+    shares = [
+        [c, *(f"{n:,} ({n / max(of, 1):.1%})" for n, of in zip(row, totals, strict=True))] for c, *row in by_class
+    ]
     events: list[Block] = [_table("events", "Rows, and share of the part.", ("class", *parts), shares)]
     by_site = _table("sites", "Rows / groups at the first 200 sites of a stage.", ("site", *held), at_site)
     return {"10": flow, "13": events, "20a": flow, "20b": [by_site], "20c": events, "21": events}
