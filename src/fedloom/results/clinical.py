@@ -137,7 +137,7 @@ def _of_data(run: RunData, again: Sequence[RunData]) -> dict[str, list[Block]]:
 def _of_counts(run: RunData) -> dict[str, list[Block]]:
     recorded, classes = run.scenario.get("flow", {}), run.scenario.get("classes", [])
     stages = {name: recorded[name] for name in ("read", "labelled", "complete", *_PARTS) if name in recorded}
-    parts = {name: of["classes"] for name, of in stages.items() if of.get("classes")}
+    parts = {name: of["classes"] for name, of in stages.items() if of.get("classes") and of["rows"]}
     if not parts:
         return {number: [_UNKNOWN] for number in ("10", "13", "20a", "20b", "20c", "21")}
     note = "A group is a person, or whatever the key group names; a dash stands for none. Newcomers never trained."
@@ -148,9 +148,7 @@ def _of_counts(run: RunData) -> dict[str, list[Block]]:
     sites = dict.fromkeys(site for of in held.values() for site in of)
     at_site = [[site, *(of.get(site) for of in held.values())] for site in sites]
     totals, by_class = [stages[name]["rows"] for name in parts], zip(classes, *parts.values(), strict=False)
-    shares = [
-        [c, *(f"{n:,} ({n / max(of, 1):.1%})" for n, of in zip(row, totals, strict=True))] for c, *row in by_class
-    ]
+    shares = [[c, *(f"{n:,} ({n / of:.1%})" for n, of in zip(row, totals, strict=True))] for c, *row in by_class]
     events: list[Block] = [_table("events", "Rows, and share of the part.", ("class", *parts), shares)]
     by_site = _table("sites", "Rows / groups at the first 200 sites of a stage.", ("site", *held), at_site)
     return {"10": flow, "13": events, "20a": flow, "20b": [by_site], "20c": events, "21": events}
