@@ -1,5 +1,4 @@
-"""Clinical reports: the items of `templates/clinical.yaml`, in TRIPOD+AI's order, with their fixed texts, the values of
-the run that their keys name, what this module finds in its files, and the answers of people in report.yaml."""
+"""Clinical reports: the items of `templates/clinical.yaml`, filled by a run's files and the answers in report.yaml."""
 
 import inspect
 from collections.abc import Sequence
@@ -100,7 +99,6 @@ def _answers(path: Path, questions: dict[str, dict[str, Any]]) -> dict[str, str]
 
 
 def _keys_table(values: Any, paths: Sequence[str]) -> DataTable:
-    """Return a table of the values at dotted paths into nested `values` that are set."""
     rows = list[tuple[str, Any]]()
     for path in paths:
         value: Any = reduce(lambda of, key: of.get(key) if isinstance(of, dict) else None, path.split("."), values)

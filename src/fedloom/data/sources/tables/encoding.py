@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedloom.core.errors import DataError
 from fedloom.data import labels as label_rules
 from fedloom.data.dataset import require_memory
+from fedloom.data.flow import stage
 from fedloom.data.imputation import Impute
 from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, number_name
 from fedloom.data.sources.tables.words import CATEGORIES
@@ -205,3 +207,20 @@ def _known_name(word: str, vocabulary: Collection[str], are_numbers: bool, cell_
 def _number_name(word: str, cell_format: CellFormat) -> str | None:
     value = cell_format.number(word)
     return None if value is None else number_name(value)
+
+
+def table_flow(stages: Any, labels: Sequence[str], owner: str | None, group: str | None) -> dict[str, Any]:
+    """Return the rows, owners and groups (`stage`) of the tables of each stage; of "read" also the labelled."""
+    flow = dict[str, Any]()
+    for name, tables in stages.items():
+        numbered: dict[str | None, tuple[np.ndarray, list[str]]] = {None: (np.zeros(0, np.int64), [])}
+        has_label = ~np.concatenate([np.all([of[k].is_missing for k in labels], 0) for of in tables])
+        for key in filter(None, (owner, group)):
+            columns = [part[key].as_words() for part in tables]
+            words = np.unique([word for of in columns for word in of.words or ()])
+            codes = np.concatenate([np.searchsorted(words, of.words or ("",))[of.values] for of in columns])
+            numbered[key] = np.where(np.concatenate([of.is_missing for of in columns]), -1, codes), words.tolist()
+        for stage_name, rows in ((name, np.ones_like(has_label)), ("labelled", has_label))[: 1 + (name == "read")]:
+            sites = numbered[owner][0][rows] if owner else np.full(rows.sum(), -1)
+            flow[stage_name] = stage(sites, numbered[owner][1], numbered[group][0][rows] if group else None)
+    return flow

@@ -12,7 +12,6 @@ import torch
 from pydantic import Field, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, DataError, suggest_name
-from fedloom.data.flow import stage
 from fedloom.data.imputation import Impute, ImputeSection, Incomplete
 from fedloom.data.sources import groups
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
@@ -144,9 +143,8 @@ class TableSource(Source):
             complete, left_out = self._complete(columns, file)
             tables.append(complete)
             notes += left_out + (about_words if file is files[0] else [])
-        has_label = [np.flatnonzero(~np.all([of[k].is_missing for k in self.label_columns], 0)) for of in as_read]
-        with_label = [{k: of[k].rows(rows) for k in self.apart} for of, rows in zip(as_read, has_label, strict=True)]
-        flow = {"read": self._stage(as_read), "labelled": self._stage(with_label), "complete": self._stage(tables)}
+        group_key = self.owner if self.group == "owner" else self.group_column
+        flow = encoding.table_flow({"read": as_read, "complete": tables}, self.label_columns, self.owner, group_key)
         ids, classes = self.label_ids(tables, paths)
         owner_of_row: list[np.ndarray | None] = [None for _ in tables]
         owners: list[str] = []
@@ -366,18 +364,6 @@ class TableSource(Source):
             elif name not in self.categorical:
                 notes += words.refuse_misread(column, path, self.cell_format)
         return notes
-
-    def _stage(self, tables: Sequence[Mapping[str, Column]]) -> dict[str, Any]:
-        """Count the rows, owners and groups of some rows of the files."""
-        none = np.full(sum(len(part[self.apart[0]].values) for part in tables), -1), list[str]()
-        numbered: dict[str | None, tuple[np.ndarray, list[str]]] = {}
-        for name in filter(None, (self.owner, self.group_column)):
-            columns = [part[name].as_words() for part in tables]
-            words = np.unique([word for of in columns for word in of.words or ()])
-            codes = np.concatenate([np.searchsorted(words, of.words or ("",))[of.values] for of in columns])
-            numbered[name] = np.where(np.concatenate([of.is_missing for of in columns]), -1, codes), words.tolist()
-        groups, _ = numbered.get(self.owner if self.group == "owner" else self.group_column, (None, None))
-        return stage(*numbered.get(self.owner, none), groups)
 
     def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:
         """Return the columns without the rows that lack a value that is needed, and a note on how many these were."""
