@@ -43,7 +43,7 @@ def flow_of(scenario: Scenario) -> dict[str, Any]:
     A site is a client, under the name of its owner where clients are owners that the data came with."""
     if scenario.remote:
         return {}
-    data, newcomers = scenario.train_set, scenario.newcomers
+    data, newcomers, stages = scenario.train_set, scenario.newcomers, dict(scenario.flow)
     sites = {id(of): np.full(len(of), -1) for of, _ in parts(scenario).values()}
     for who, first in [(scenario, 0), *([] if newcomers is None else [(newcomers, scenario.clients)])]:
         for of, views in ((data, who.train), (data, who.val), (who.test_set, who.test)):
@@ -53,7 +53,6 @@ def flow_of(scenario: Scenario) -> dict[str, Any]:
     if scenario.by_owners and data.domain is not None:
         for site, row in zip(*np.unique(sites[id(data)], return_index=True), strict=True):
             names[site] = data.domains[data.domain[row]] if site >= 0 else names[site]
-    stages = dict(scenario.flow)
     for part, (data, rows) in parts(scenario).items():
         labels, groups = data.y.cpu().numpy()[rows], None if data.group is None else data.group.cpu().numpy()[rows]
         classes = np.bincount(labels, minlength=data.num_classes) if labels.ndim == 1 else (labels == 1).sum(0)

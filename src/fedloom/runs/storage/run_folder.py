@@ -1,8 +1,8 @@
 """A run on disk.
 .fedloom (the mark of such a folder) · config.yaml (resolved) · scenario.json · metrics.jsonl while running,
 metrics.parquet at the end · checkpoint/ · client_models/ · summary.json · evaluations/ · clients.json · drift.jsonl ·
-predictions.parquet · env.json · report.html · clinical.* · report.yaml. Every file is written whole or not at all; metrics
-and drift are appended line by line."""
+predictions.parquet · env.json · report.html · clinical.* · report.yaml. Every file is written whole or not at all;
+metrics and drift are appended line by line."""
 
 import io
 from collections.abc import Mapping
