@@ -127,8 +127,8 @@ class BalancedAccuracy(ClassCounts):
 class Recall(ClassCounts):
     """Recall (sensitivity) by class; its mean is the balanced accuracy."""
 
-
     multi_label: ClassVar[bool] = True
+
 
 @METRICS.register("recall_all")
 class RecallOfAll(Recall):
@@ -221,7 +221,6 @@ class PrecisionOfAll(Precision):
 @METRICS.register("macro_f1")
 class MacroF1(ClassCounts):
     """The mean F1 over the classes that the tested samples have or that were predicted."""
-
 
     multi_label: ClassVar[bool] = True
     class_set: ClassVar[str] = _MET
