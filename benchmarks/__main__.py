@@ -18,6 +18,7 @@ NAMES = (
     "paper_figures",
     "tangent_kernels",
     "keep",
+    "verdict_power",
     "advice",
     "table",
 )

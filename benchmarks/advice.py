@@ -24,6 +24,7 @@ from benchmarks.data import RESULTS, read_results, read_rows, write_results, wri
 from benchmarks.tables.words import DIVERGED, Measured, has_diverged, judged, markdown
 from fedloom.core.files import write_atomic
 from fedloom.methods.catalogue import Entry, entries
+from fedloom.results.difference import Difference
 from fedloom.runs.studies.plan import read_study
 
 OTHER_PROTOCOL = "another protocol"  # instead of a word of the rule, which compares within one
@@ -111,6 +112,7 @@ class Row(NamedTuple):
     seeds: list[int]
     accuracies: list[float]
     diverged: bool
+    added: bool  # by a later study
 
 
 def derived() -> dict[str, Any]:
@@ -130,7 +132,8 @@ def derived() -> dict[str, Any]:
 def _rows(setting: Setting, goal: str) -> dict[str, Row]:
     """By method at its default preset: its row in the first protocol that serves the goal."""
     rows = {}
-    for name, cell in (item for study in setting.studies for item in cached_cells(study).items()):
+    cells = ((study, *item) for study in setting.studies for item in cached_cells(study).items())
+    for study, name, cell in cells:
         in_setting, _, label = name.partition("/")
         if in_setting != setting.setting or label != cell["method"] or cell["preset"] != "sound" or label == "central":
             continue
@@ -138,7 +141,7 @@ def _rows(setting: Setting, goal: str) -> dict[str, Row]:
         tested = tested or {cell["protocol"]: cell["accuracies"]}
         protocol = next((protocol for protocol in GOALS[goal] if protocol in tested), None)
         if protocol is not None:
-            rows[label] = Row(protocol, cell["seeds"], tested[protocol], has_diverged(cell))
+            rows[label] = Row(protocol, cell["seeds"], tested[protocol], has_diverged(cell), study != setting.study)
     if goal == "global" and any(row.protocol == "global/global" for row in rows.values()):
         return {label: row for label, row in rows.items() if row.protocol == "global/global"}
     if goal == "personal" and not any(row.protocol == "personal/local" for row in rows.values()):
@@ -150,8 +153,8 @@ def _evidence(setting: Setting, goal: str, rows: Mapping[str, Row]) -> dict[str,
     """All methods of a setting for one goal, by their mean difference from the plain method, the highest first.
 
     Methods may have run on fewer seeds than others, so differences on common seeds order them and means do not. As on
-    the pages, the rows of one protocol are a family of the rule; one in another protocol than the plain method has a
-    difference and no word. Methods with a run that diverged are not compared, and come last.
+    the pages, the rows of one protocol and study are a family of the rule; one in another protocol than the plain
+    method has a difference and no word. Methods with a run that diverged are not compared, and come last.
     """
     plain = ("fedavg",) if goal == "global" else ("fedavg+finetune", "local")
     baseline = next(label for label in plain if label in rows)
@@ -160,7 +163,10 @@ def _evidence(setting: Setting, goal: str, rows: Mapping[str, Row]) -> dict[str,
         if label != baseline and not row.diverged:
             families.setdefault(row.protocol, {})[label] = row.seeds, row.accuracies
     reference = rows[baseline].seeds, rows[baseline].accuracies
-    differences = {label: found for family in families.values() for label, found in judged(family, reference).items()}
+    added = [label for label, row in rows.items() if row.added]
+    differences: dict[str, Difference] = {}
+    for family in families.values():
+        differences |= judged(family, reference, added)
     table: list[dict[str, Any]] = []
     for label, row in rows.items():
         points, word = (0.0, "baseline") if label == baseline else (None, DIVERGED)

@@ -99,17 +99,15 @@ def results_sentence(name: str) -> str:
         if words is None:
             continue
         points, _, word = words.partition(", ")
-        star = "\\*" if word.endswith("*") else ""
-        word = word.removesuffix(" *")
         plain = PLAIN["local" if cell["protocol"].startswith("personal") else "fedavg"]
-        seen = word in ("ahead", "behind")
+        seen = word.startswith(("ahead", "behind", "equivalent"))
         decided[plain] = decided.get(plain, False) or seen
-        by_plain.setdefault(plain, []).append(_linked(key, f"{points}{star}") + (f" ({word})" if seen else ""))
+        by_plain.setdefault(plain, []).append(_linked(key, points) + (f" ({word})" if seen else ""))
     if not by_plain:
         return "Not in our studies yet."
     parts = []
     for plain, points_by_setting in by_plain.items():
-        rest = "for the rest no difference seen" if decided[plain] else "no difference seen"
+        rest = "the rest undecided" if decided[plain] else "undecided"
         if not decided[plain] or len(points_by_setting) > 1:
             points_by_setting = [*points_by_setting[:-1], f"{points_by_setting[-1]}; {rest}"]
         parts.append(f"Points over {plain}: {', '.join(points_by_setting)}.")

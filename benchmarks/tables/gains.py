@@ -53,14 +53,14 @@ def gains(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Gain]:
                 continue
             by_seed = paired_differences(value.seeds, value.ours, baseline.seeds, baseline.ours)
             if by_seed:
-                # Holm's correction counts comparisons, so a family holds all that answer one question: those of a
+                # The correction counts comparisons, so a family holds all that answer one question: those of a
                 # group in one column, with a separate family for baselines over an unusual row
                 family = (value.column, value.domain, value.metric, group, "" if group == "own" else name)
                 families.setdefault(family, []).append((value, baseline, list(by_seed.values())))
     computed = []
     for compared in families.values():
         step = largest_step(value for value, *_ in compared)
-        outcomes = compare_family([differences for _, _, differences in compared], step)
+        outcomes = compare_family([differences for _, _, differences in compared], step, points=1.0)
         for (value, baseline, _), outcome in zip(compared, outcomes, strict=True):
             printed = None
             group = _group(recipe, value.row)
@@ -71,15 +71,14 @@ def gains(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Gain]:
 
 
 def count_gains(computed: Sequence[Gain], group: GainGroup | None, positive: bool = True) -> Counter[str]:
-    """Count the printed gains that are "seen", "contradicted", "not seen", or of "too few seeds" to judge.
+    """Count the printed gains that are "seen", "contradicted", "equivalent", "undecided", or of "too few seeds".
 
     group: the group to count (None: all). positive: count gains printed above zero; else the others, which are seen if
     ours is behind.
     """
-    outcomes = {"too few seeds": "too few seeds", "no difference seen": "not seen"}
-    outcomes |= {"ahead": "seen", "behind": "contradicted"} if positive else {"behind": "seen", "ahead": "contradicted"}
+    outcomes = {"ahead": "seen", "behind": "contradicted"} if positive else {"behind": "seen", "ahead": "contradicted"}
     return Counter(
-        outcomes[gain.ours.word]
+        outcomes.get(gain.ours.word, gain.ours.word)
         for gain in computed
         if gain.theirs is not None and group in (None, gain.group) and (gain.theirs > 0) == positive
     )
@@ -101,11 +100,12 @@ _COUNTED_GROUPS: dict[str, GainGroup] = {"own method": "own", "baselines": "base
 
 
 def _counts_text(heading: str, counts: Counter[str], noun: str = "printed gains") -> str:
-    """The counts as a line, which always names all three outcomes."""
+    """The counts as a line, which always names seen, contradicted and undecided ones."""
     skipped = f"; {counts['too few seeds']} with too few seeds" if counts["too few seeds"] else ""
     if not judged(counts):
         return f"{heading}: no {noun} of three seeds or more{skipped}"
-    outcomes = f"{counts['contradicted']} contradicted, {counts['not seen']} no difference seen"
+    outcomes = f"{counts['contradicted']} contradicted, {counts['undecided']} undecided"
+    outcomes += f", {counts['equivalent']} equivalent" if counts["equivalent"] else ""
     return f"{heading}: {counts['seen']} of {judged(counts)} {noun} seen, {outcomes}{skipped}"
 
 
@@ -138,9 +138,9 @@ def gains_sheet(table_gains: Sequence[Gain]) -> DataTable:
             outcome.interval_text(decimals=2),
             (theirs, gain.theirs),
             {True: "yes", False: "no", None: "–"}[gain.holds_theirs],
-            ("–" if outcome.holm is None else f"{outcome.holm:.2g}", outcome.holm),
+            ("–" if outcome.adjusted is None else f"{outcome.adjusted:.2g}", outcome.adjusted),
         ]
         rows.append([with_domain(gain.column, gain.domain), gain.row, gain.baseline, *numbers, outcome.verdict])
-    names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "theirs inside", "Holm p", "word")
-    caption = "Gains in points: the mean over equal seeds, its uncorrected t interval, and p after Holm's correction."
+    names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "theirs inside", "adjusted p", "word")
+    caption = "Gains in points: the mean over equal seeds, its t interval alone, and p adjusted over the family."
     return DataTable("gains", caption, names, rows, heads=2)

@@ -1,7 +1,8 @@
 """Tables of the page on honest scale, from the studies honest-scale and honest-scale-rest.
 
 Both studies have the same settings, scenarios and trials, so their rows share one table: twenty methods with five
-seeds, the others with three, compared on common seeds. The rows of one setting and protocol are a family of the rule.
+seeds, the others with three, compared on common seeds. The rows of one setting and protocol are a family of the rule,
+and those of the second study, which came later, another one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,8 @@ _FOLDER = Path(__file__).parents[1] / "studies"
 _WORDS = {
     "ahead": "Ahead of {}",
     "behind": "Behind {}",
-    "no difference seen": "No difference from {} seen",
+    "equivalent": "Equivalent to {} within ±1 point",
+    "undecided": "Undecided against {}",
     "too few seeds": "Too few seeds to compare with {}",
 }
 _WAYS = ("zero-shot", "5-shot/all/5", "5-shot/lp_ft/5", "all-shot/all/5", "all-shot/lp_ft/5", "all-shot/own")
@@ -32,7 +34,7 @@ _WAYS = ("zero-shot", "5-shot/all/5", "5-shot/lp_ft/5", "all-shot/all/5", "all-s
 def tables() -> dict[str, str]:
     """Return the tables by name."""
     studies = studies_by_name()
-    cells = {name: cell for study in STUDIES for name, cell in studies[study].items()}
+    cells = joined(studies)
     made = {"honest-progress": progress(cells)}
     for setting in SETTINGS:
         prefix = f"{setting}/"
@@ -41,6 +43,15 @@ def tables() -> dict[str, str]:
         made[f"honest-{setting}-personal"] = personal_table(rows)
         made[f"honest-{setting}-newcomers"] = newcomers_table(rows)
     return made
+
+
+def joined(studies: Mapping[str, Cells]) -> dict[str, dict[str, Any]]:
+    """Return the rows of both studies; those of the second one say that they were added later."""
+    return {
+        name: {**cell, "added": study != STUDIES[0]}
+        for study in STUDIES
+        for name, cell in studies.get(study, {}).items()
+    }
 
 
 def ranked_rows(studies: Mapping[str, Cells], setting: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
@@ -53,8 +64,7 @@ def ranked_rows(studies: Mapping[str, Cells], setting: str) -> tuple[dict[str, d
     words: dict[str, str] = {}
     rows = {
         name.removeprefix(prefix): cell
-        for study in STUDIES
-        for name, cell in studies.get(study, {}).items()
+        for name, cell in joined(studies).items()
         if name.startswith(prefix) and not name.endswith("/central")
     }
     for protocol, baseline in ((GLOBAL, "fedavg"), (PERSONAL, "local")):
@@ -201,7 +211,7 @@ def newcomers_table(rows: Cells) -> str:
 
 
 def compared(rows: Cells, protocol: str, baseline: str) -> dict[str, Difference]:
-    """Return the difference of each row from a baseline, by label, as one family.
+    """Return the difference of each row from a baseline, by label, as one family for each study.
 
     `central`, which no federation can have, and rows with a run that diverged are left out.
     """
@@ -212,7 +222,7 @@ def compared(rows: Cells, protocol: str, baseline: str) -> dict[str, Difference]
         label: (rows[label]["seeds"], rows[label]["tested"][protocol]["accuracy"]) for label in (*labels, baseline)
     }
     plain = measured.pop(baseline)
-    return judged(measured, plain)
+    return judged(measured, plain, [label for label in measured if rows[label].get("added")])
 
 
 def optimiser(cell: Mapping[str, Any]) -> str:

@@ -353,7 +353,7 @@ def _over_the_first(by_value: Mapping[str, Mapping[str, float]]) -> dict[str, Di
         for x, by_seed in others
     }
     compared = {x: values for x, values in by_other.items() if values}
-    return dict(zip(compared, compare_family(list(compared.values()), STEP), strict=True))
+    return dict(zip(compared, compare_family(list(compared.values()), STEP, points=1.0), strict=True))
 
 
 def _figure_section(

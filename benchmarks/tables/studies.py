@@ -20,7 +20,7 @@ from benchmarks.tables.words import (
     titles,
     worst,
 )
-from fedloom.results.difference import compare_family, paired_differences
+from fedloom.results.difference import compare_family, paired_differences, rank_intervals
 
 SCENARIOS = {  # of the leaderboard, by study and setting
     "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
@@ -33,7 +33,7 @@ SCENARIOS = {  # of the leaderboard, by study and setting
     "honest-scale/authorities": "grades in 131 education authorities",
     "honest-scale/hundred-clients": "Fashion-MNIST, Dirichlet 0.1, 100 clients",
 }
-_TIED = ("no difference seen", "too few seeds")
+_MANY_ROWS, _RANKED_SEEDS = 10, 5  # in a table of many rows, fewer seeds rank nothing
 _HUNDRED_ROUNDS = RESULTS / "hundred_rounds.csv.gz"
 
 
@@ -122,12 +122,12 @@ def _is_in(setting: str, name: str) -> bool:
 
 @cache
 def _headers(plain: str) -> list[str]:
-    words = f"rank, method, accuracy %, against the first, against {plain}, worst 10 %, MB, TFLOPs, seconds, n"
+    words = f"rank, method, accuracy %, against {plain}, worst 10 %, MB, TFLOPs, seconds, n"
     return words.split(", ")
 
 
 def leaderboard(studies: Mapping[str, Cells]) -> str:
-    """Return a heading and a ranked table for each scenario and protocol."""
+    """Return a heading and a table for each scenario and protocol."""
     blocks = []
     for name, scenario in SCENARIOS.items():
         study, _, setting = name.partition("/")
@@ -140,7 +140,7 @@ def leaderboard(studies: Mapping[str, Cells]) -> str:
 
 
 def ranked_tables(scenario: str, cells: Cells, words: Mapping[str, str]) -> list[str]:
-    """Return a heading and a table for each protocol of a scenario, best mean first.
+    """Return a heading and a table for each protocol of a scenario, sorted by mean, with intervals of ranks.
 
     Args:
         scenario: its name for people.
@@ -151,43 +151,31 @@ def ranked_tables(scenario: str, cells: Cells, words: Mapping[str, str]) -> list
     for protocol in dict.fromkeys(cell["protocol"] for cell in cells.values()):
         of_protocol = [(name, cell) for name, cell in cells.items() if cell["protocol"] == protocol]
         ranked = sorted(of_protocol, key=lambda row: (has_diverged(row[1]), -mean_accuracy(row[1])))
-        compared = against_first([cell for _, cell in ranked])
-        rows = []
-        for place, ((name, cell), (word, text)) in enumerate(zip(ranked, compared, strict=True), start=1):
-            rank = "–" if has_diverged(cell) else f"{place} =" if word in _TIED else str(place)
+        ranks, rows = rank_texts([cell for _, cell in ranked]), []
+        for rank, (name, cell) in zip(ranks, ranked, strict=True):
             megabytes, teraflops = (cell["bytes_up"] + cell["bytes_down"]) / 1e6, cell["flops"] / 1e12
             accuracy, method = percent(cell["accuracies"]), display_name(name.rpartition("/")[2], cell)
             costs = f"{megabytes:,.1f}", f"{teraflops:.2f}", f"{cell['train_seconds']:.0f}"
-            row = [rank, method, accuracy, text, words.get(name, "–"), worst(cell), *costs, len(cell["seeds"])]
-            rows.append(row)
+            rows.append([rank, method, accuracy, words.get(name, "–"), worst(cell), *costs, len(cell["seeds"])])
         plain = "Local" if protocol.startswith("personal") else "FedAvg"
         blocks += [f"## {scenario}, {protocol}", markdown(_headers(plain), rows)]
     return blocks
 
 
-def against_first(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the word of the one rule on each row against the first one, and its text.
+def rank_texts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return between which ranks each row lies, over all pairs of ranked ones, e.g. "1–4".
 
-    All rows are one family but those with a run that diverged, which come last.
+    A dash stands for a diverged row, for one without three seeds in common with another and, in a table of ten rows or
+    more, for one with fewer than five seeds: among so many, these tell next to nothing apart.
     """
-    ranked = [row for row in rows if not has_diverged(row)]
-    lost = [(DIVERGED, DIVERGED)] * (len(rows) - len(ranked))
-    if not ranked:
-        return lost
-    first, *others = ranked
-    by_row = [
-        list(paired_differences(row["seeds"], row["accuracies"], first["seeds"], first["accuracies"]).values())
-        for row in others
-    ]
-    outcomes = iter(compare_family([values for values in by_row if values]))
-    compared = [("first", "–")]
-    for values in by_row:
-        if values:
-            outcome = next(outcomes)
-            compared.append((outcome.word, in_words(outcome)))
-        else:
-            compared.append(("too few seeds", "no common seed"))
-    return compared + lost
+    least = _RANKED_SEEDS if len(rows) >= _MANY_ROWS else 0
+    chosen = [k for k, row in enumerate(rows) if not has_diverged(row) and len(row["seeds"]) >= least]
+    by_seed = [dict(zip(rows[k]["seeds"], rows[k]["accuracies"], strict=True)) for k in chosen]
+    texts = ["–"] * len(rows)
+    for k, interval in zip(chosen, rank_intervals(by_seed), strict=True):
+        if interval is not None:
+            texts[k] = "–".join(map(str, dict.fromkeys(interval)))
+    return texts
 
 
 def attack_table(cells: Cells) -> str:

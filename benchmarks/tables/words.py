@@ -1,6 +1,6 @@
 """Names, means and differences, as every table shows them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import isfinite
 from statistics import fmean
@@ -57,22 +57,27 @@ def mean_accuracy(cell: Mapping[str, Any]) -> float:
 
 
 def in_words(difference: Difference) -> str:
-    """Return a difference in points with the word of the rule, e.g. "+2.1, no difference seen *".
-
-    The star marks an uncorrected interval that excludes zero.
-    """
-    return f"{100 * difference.mean:+.1f}, {difference.word}{' *' if difference.addition else ''}"
+    """Return a difference in points with the word of the rule, e.g. "+2.1, undecided (needs about 7 seeds)"."""
+    return f"{100 * difference.mean:+.1f}, {difference.verdict}"
 
 
-def judged(rows: Mapping[str, Measured], baseline: Measured) -> dict[str, Difference]:
-    """Return the difference of each row from a baseline over their common seeds. All rows are one family of the rule.
+def judged(rows: Mapping[str, Measured], baseline: Measured, added: Collection[str] = ()) -> dict[str, Difference]:
+    """Return the difference of each row from a baseline over their common seeds.
 
     Args:
         rows: seeds and accuracies in [0, 1] of each method of one setting and protocol, by label.
         baseline: those of the method with which they are compared.
+        added: the rows of a later study, which are a family of the rule apart from the others.
     """
-    differences = [list(paired_differences(*row, *baseline).values()) for row in rows.values()]
-    return dict(zip(rows, compare_family(differences), strict=True))
+    found = {}
+    for later in (False, True):
+        by_row = {
+            label: list(paired_differences(*row, *baseline).values())
+            for label, row in rows.items()
+            if (label in added) == later
+        }
+        found |= dict(zip(by_row, compare_family(list(by_row.values())), strict=True))
+    return {label: found[label] for label in rows}
 
 
 def against(ours: Sequence[float], theirs: Sequence[float]) -> str:

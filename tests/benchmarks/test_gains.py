@@ -38,7 +38,7 @@ def test_gains_are_paired_by_seed(make_result: MakeResult) -> None:
     feddw = computed["FedDW", "FedAvg"]
     assert (feddw.group, feddw.ours.n, feddw.ours.mean) == ("own", 3, pytest.approx(2))
     assert feddw.theirs == pytest.approx(99.52 - 99.31)
-    assert (feddw.ours.word, feddw.holds_theirs) == ("no difference seen", True)  # 2 +- 4.303 / sqrt(3)
+    assert (feddw.ours.word, feddw.holds_theirs) == ("undecided", True)  # 2 +- 4.303 / sqrt(3)
     sound = computed["FedDW [sound]", "FedAvg"]
     assert (sound.group, sound.ours.mean, sound.theirs) == ("variants", pytest.approx(1), None)
     assert (computed["FedProx", "FedAvg"].ours.word, computed["FedProx", "FedAvg"].holds_theirs) == (
@@ -47,7 +47,18 @@ def test_gains_are_paired_by_seed(make_result: MakeResult) -> None:
     )
     row = next(row for row in gains_sheet(list(computed.values())).texts if row[1:3] == ["FedDW", "FedAvg"])
     assert row == [
-        *(column, "FedDW", "FedAvg", "3", "+2.00", "-0.48 to +4.48", "+0.21", "yes", "0.074", "no difference seen")
+        *(
+            column,
+            "FedDW",
+            "FedAvg",
+            "3",
+            "+2.00",
+            "-0.48 to +4.48",
+            "+0.21",
+            "yes",
+            "0.074",
+            "undecided (needs about 5 seeds)",
+        )
     ]
 
 
@@ -65,8 +76,8 @@ def test_the_own_method_is_counted_apart_from_baselines(make_result: MakeResult)
         *(("FedDW", "Fedavg"), ("FedDW", "MOON"), ("FedDW", "FedUV"), ("MOON+DW", "MOON"))
     ]
     assert gain_lines(computed) == [
-        "own method: 0 of 3 printed gains seen, 2 contradicted, 1 no difference seen; 1 with too few seeds",
-        "baselines: 1 of 1 printed gains seen, 0 contradicted, 0 no difference seen; 1 with too few seeds",
+        "own method: 0 of 3 printed gains seen, 2 contradicted, 1 undecided; 1 with too few seeds",
+        "baselines: 1 of 1 printed gains seen, 0 contradicted, 0 undecided; 1 with too few seeds",
     ]
 
 
@@ -79,7 +90,7 @@ def test_gains_printed_as_losses_are_a_line_of_their_own(make_result: MakeResult
     computed = gains(recipe, compare_values(recipe, measure(recipe, done)))
     assert gain_lines(computed)[1:] == [
         "baselines: no printed gains of three seeds or more",
-        "printed as zero or below: 1 of 1 printed losses seen, 0 contradicted, 0 no difference seen",
+        "printed as zero or below: 1 of 1 printed losses seen, 0 contradicted, 0 undecided",
     ]
 
 
@@ -98,7 +109,7 @@ def test_gains_are_of_accuracies_alone(make_result: MakeResult) -> None:
     found = compare_values(recipe, measure(recipe, done))
     assert len({line.metric for line in found if line.was_run}) > 1
     (gain,) = gains(recipe, found)
-    assert gain.ours.word == "no difference seen"
+    assert gain.ours.word == "equivalent"
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_gains_that_are_claimed_are_counted(tmp_path: Path, make_result: MakeRes
     keep(tmp_path, "feddw-table1", measurements_csv(measure(find_recipe("feddw/table1"), done)))
     page = text_of(tmp_path)
     assert "| 1 of 2, 0 contradicted | 0 of 1, 0 contradicted |" in page
-    assert "- own method: 1 of 2 printed gains seen, 0 contradicted, 1 no difference seen\n" in page
+    assert "- own method: 1 of 2 printed gains seen, 0 contradicted, 1 undecided\n" in page
 
 
 def test_cifar_is_not_the_papers_own_data(tmp_path: Path, make_result: MakeResult) -> None:
@@ -172,7 +172,7 @@ def test_each_value_of_the_axis_is_a_mean_beside_its_gain_over_the_first(tmp_pat
     assert "Setting: 5 rounds of one local epoch, three seeds." in page
     assert [row[1:] for row in cells(page, "CIFAR-10, practical")] == [
         ["0.01", "3", "62.00 ± 2.00", "–", "–", "–"],
-        ["1", "3", "64.00 ± 3.00", "+2.00", "-0.48 to +4.48", "no difference seen"],
+        ["1", "3", "64.00 ± 3.00", "+2.00", "-0.48 to +4.48", "undecided (needs about 5 seeds)"],
         ["10", "3", "64.00 ± 1.95", "+2.00", "+1.75 to +2.25", "ahead"],
     ]
 

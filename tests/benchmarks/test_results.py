@@ -27,7 +27,7 @@ def test_methods_are_compared_with_the_plain_one_of_their_protocol():
     }
     words = studies.differences(cells, "mild")
     assert words["mild/fedsc"] == "+10.1, ahead"
-    assert words["mild/moon"] == "+2.1, no difference seen *"
+    assert words["mild/moon"] == "+2.1, ahead"
     assert words["mild/copa"] == "diverged"  # and does not enter the correction of the others
     assert set(words) == {f"mild/{name}" for name in ("fedsc", "moon", "feddw", "fednh", "fedlc", "copa")}
     assert "mild/copa" not in studies.seeds_higher(cells, "mild")

@@ -17,8 +17,8 @@ from fedloom.results.comparability import (
     same_runs_notes,
 )
 from fedloom.results.comparison import Comparison
-from fedloom.results.difference import paired
 from fedloom.results.group import ResultRow
+from fedloom.results.pairs import paired
 from fedloom.results.plot_values import plot_values
 from fedloom.results.result import Result
 from fedloom.results.table import result_table
@@ -59,7 +59,7 @@ def test_a_row_of_another_setting_is_compared_nowhere(make_result: MakeResult, k
     """Headline, lines by seed, tables and figures once answered differently about one pair."""
     done = Comparison(study(make_result, {"fedavg": {}, "fedprox": {}, "moon": UNLIKE[key]}))
     assert [pair.label for pair in done.paired()] == ["fedprox"]
-    assert [pair.outcome.comparisons for pair in done.paired()] == [1]
+    assert [pair.outcome.tested for pair in done.paired()] == [1]
     assert "fedprox is ahead of fedavg" in done.verdict()
     assert f"{key}={UNLIKE[key].get(key, 1000.0)}: moon reaches 71.0 ± 1.0 % accuracy (3 seeds)." in done.verdict()
     names = row_names(done.rows())
@@ -160,7 +160,7 @@ def test_equal_runs_of_one_study_are_rows_of_their_own_that_count_once(make_resu
     assert not same_runs(table[0], table[2])
     pairs = done.paired()
     assert [(pair.label, pair.reference) for pair in pairs] == [("moon", "fedavg"), ("again", "fedavg")]
-    assert [pair.outcome.comparisons for pair in pairs] == [1, 1]
+    assert [pair.outcome.tested for pair in pairs] == [1, 1]
     assert done.verdict().startswith("moon is ahead of fedavg, ")
     assert done.verdict().endswith("; plain has the same runs as fedavg; again has the same runs as moon.")
     text = done.pivot(format="markdown", p_value=True)

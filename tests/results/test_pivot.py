@@ -55,7 +55,7 @@ def test_one_key_goes_down_another_across_and_measures_fill_the_cells(grid: Comp
         ["fedsc", "**71.1 ± 0.9**"],
         ["moon", "**70.8 ± 2.9**"],  # not told apart from the best
     ]
-    assert fedavg[2] == "**91.0 ± 1.0**"  # all alike
+    assert fedavg[2] == "91.0 ± 1.0"  # all alike: none is bold
     turned = cells_of(grid.pivot("scenario.alpha", "method", "accuracy", "markdown"))
     assert turned[0] == ["alpha", *(f"{method}, accuracy (%)" for method in SCORES)]
     assert turned[1] == ["0.1", "61.1 ± 1.0", "**71.1 ± 0.9**", "**70.8 ± 2.9**"]  # methods compare, not alphas
@@ -66,9 +66,9 @@ def test_notes_say_seeds_protocol_what_bold_means_and_the_majority(grid: Compari
     assert note.startswith(
         "Mean ± sample standard deviation over 3 seeds; protocol global/global, selected round: last."
     )
-    assert "Bold: the best mean of its setting, and methods that the paired t test with Holm's correction does" in note
+    assert "Bold: methods that no other one of their setting is ahead of, over all pairs (weighted Holm, 5 %)." in note
     assert note.endswith("Always predicting the most frequent class reaches 10.0 % accuracy.")
-    assert "Star: the best mean" in grid.pivot("method", "alpha", format="text")
+    assert "Star: methods that no other one" in grid.pivot("method", "alpha", format="text")
 
 
 def test_the_accuracy_of_the_most_frequent_class_is_never_bold(grid: Comparison) -> None:
@@ -90,16 +90,18 @@ def test_the_best_is_chosen_among_rows_that_can_be_compared(make_result: MakeRes
         moon={seed: 0.8 + (seed + seed % 2 / 10) / 100 for seed in range(1, 5)},
         fedprox={0: 0.7999, 1: 0.8099},
         scaffold={4: 0.99},
+        feddw={seed: 0.7 + seed / 100 for seed in range(5)},
     )
     text = done.pivot(format="markdown", interval=True)
-    _, fedavg, moon, fedprox, scaffold = cells_of(text)
+    _, fedavg, moon, fedprox, scaffold, feddw = cells_of(text)
+    assert feddw[1] == "72.0 ± 1.6 (n = 5)"
     assert (fedavg[1], moon[1]) == ("**82.0 ± 1.6 (n = 5)**", "**82.6 ± 1.3 (n = 4)**")
     assert (fedprox[1], scaffold[1]) == ("80.5 ± 0.7 (n = 2)", "99.0 (n = 1)")
     assert [row[2].partition("] ")[2] for row in (moon, fedprox)] == ["(n = 4)", "(n = 2)"]
     assert scaffold[2] == "+15.0 (n = 1)"
-    assert text.endswith("Not compared, with fewer than 3 seeds in common with the best mean: fedprox and scaffold.")
+    assert text.endswith("Not compared, with fewer than 3 seeds in common with another row: fedprox and scaffold.")
     numbers = list(csv.DictReader(done.pivot(format="csv", interval=True).splitlines()))
-    assert [line["over fedavg [95 %] n"] for line in numbers] == ["", "4", "2", "1"]
+    assert [line["over fedavg [95 %] n"] for line in numbers] == ["", "4", "2", "1", "5"]
     assert "(n = 5)" not in done.pivot(cells="accuracy,n", format="markdown")
 
 
@@ -108,7 +110,7 @@ def test_nothing_is_bold_without_three_common_seeds(make_result: MakeResult) -> 
     for done in (apart, Comparison(runs_of(make_result, seeds=2))):
         table = done.pivot(format="markdown")
         assert "**" not in table
-        assert "Nothing is bold: a comparison needs 3 seeds of two methods in one setting." in table
+        assert "Nothing is bold: with 3 seeds or more, no two rows of a setting are told apart." in table
 
 
 def test_the_lowest_is_best_where_a_metric_says_so_and_costs_have_units(grid: Comparison) -> None:
@@ -143,7 +145,7 @@ def test_intervals_and_p_values_are_of_one_family_a_setting(grid: Comparison) ->
     pairs = {pair.label: pair.outcome for pair in grid.paired() if "alpha=0.1" in pair.label}
     outcome = pairs["fedsc (alpha=0.1)"]
     assert fedsc[2] == f"+10.0 [{outcome.interval_text(100)}]"
-    assert (fedsc[3], moon[3]) == ("<0.001", f"{pairs['moon (alpha=0.1)'].holm:.3f}")
+    assert (fedsc[3], moon[3]) == ("<0.001", f"{pairs['moon (alpha=0.1)'].adjusted:.3f}")
     other = grid.pivot(format="markdown", interval=True, against="fedsc")
     assert "over fedsc [95 %]" in other
 
@@ -153,11 +155,11 @@ def test_headline_lines_and_tables_correct_over_the_same_family(make_result: Mak
     accuracies = {"fedavg": (0.6, 0.6, 0.6), "fedsc": (0.62, 0.625, 0.635), "central": (0.6, 0.99, 0.7)}
     done = Comparison(runs_by_seed(make_result, accuracies))
     (pair,) = done.paired()
-    assert (pair.label, pair.outcome.word, pair.outcome.comparisons) == ("fedsc", "ahead", 1)
-    assert 0.025 < (pair.outcome.holm or 0) < 0.05
+    assert (pair.label, pair.outcome.word, pair.outcome.tested) == ("fedsc", "ahead", 1)
+    assert 0.025 < (pair.outcome.adjusted or 0) < 0.05
     assert "fedsc is ahead of fedavg" in done.verdict()
     _, _, fedsc, central = cells_of(done.pivot(format="markdown", p_value=True))
-    assert (fedsc[-1], central[-1]) == (f"{pair.outcome.holm:.3f}", "–")
+    assert (fedsc[-1], central[-1]) == (f"{pair.outcome.adjusted:.3f}", "–")
 
 
 def test_few_test_samples_give_headline_lines_and_tables_the_same_word(make_result: MakeResult) -> None:
@@ -165,11 +167,11 @@ def test_few_test_samples_give_headline_lines_and_tables_the_same_word(make_resu
     accuracies = {"fedavg": (0.6, 0.6, 0.6), "fedsc": (0.61, 0.61, 0.61), "moon": (0.58, 0.62, 0.6)}
     done = Comparison(runs_by_seed(make_result, accuracies, world=toy_scenario() | {"test_samples": 100}))
     outcome = next(pair.outcome for pair in done.paired() if pair.label == "fedsc")
-    assert (outcome.word, round(outcome.holm or 0, 3)) == ("no difference seen", 0.053)
-    assert "no difference seen" in done.verdict()
-    fedavg, fedsc = cells_of(done.pivot(format="markdown", p_value=True))[1:3]
-    assert fedsc[-1] == "0.053"
-    assert fedavg[1].startswith("**")  # not told apart from the best mean
+    assert (outcome.word, round(outcome.p or 0, 3)) == ("undecided", 0.027)  # equal differences of one step: t = 6
+    assert "fedsc against fedavg: undecided" in done.verdict()
+    text = done.pivot(format="markdown", p_value=True)
+    assert cells_of(text)[2][-1] == f"{outcome.adjusted:.3f}"
+    assert "Nothing is bold: with 3 seeds or more, no two rows of a setting are told apart." in text
 
 
 def test_two_rows_of_the_baseline_are_one_family_and_a_table_names_one(make_result: MakeResult) -> None:
@@ -177,13 +179,13 @@ def test_two_rows_of_the_baseline_are_one_family_and_a_table_names_one(make_resu
     accuracies = {"fedavg": (0.5, 0.53, 0.51), "fedsc": (0.62, 0.63, 0.65)}
     done = Comparison(slow_runs + runs_by_seed(make_result, accuracies, config={"optimizer": {"lr": 0.1}}))
     slow = [pair for pair in done.paired() if "0.01" in pair.reference]
-    assert {pair.outcome.comparisons for pair in slow} == {2}
+    assert {pair.outcome.tested for pair in slow} == {2}
     with pytest.raises(
         ConfigError, match=r"--against 'fedavg': one setting has fedavg \(lr=0\.01\) and fedavg \(lr=0\.1\)"
     ):
         done.pivot(p_value=True)
     table = cells_of(done.pivot(format="markdown", p_value=True, against="fedavg (lr=0.01)"))
-    holm = next(pair.outcome.holm for pair in slow if pair.label.startswith("fedsc"))
+    holm = next(pair.outcome.adjusted for pair in slow if pair.label.startswith("fedsc"))
     assert table[-1][-1] == f"{holm:.3f}"
 
 
@@ -260,7 +262,7 @@ def test_methods_of_two_protocols_are_not_ranked_together(make_result: MakeResul
     runs += runs_by_seed(make_result, {"ditto": (0.9,) * 3}, protocol="personal/local", config=runs[0].config)
     table = Comparison(runs).pivot("method", format="markdown")
     assert "**71.1 ± 0.9**" in table
-    assert "Bold: the best mean of its setting and protocol" in table
+    assert "Bold: methods that no other one of their setting and protocol is ahead of" in table
 
 
 def test_protocols_of_one_method_are_columns_unless_keys_are_named(make_result: MakeResult) -> None:

@@ -83,7 +83,7 @@ def test_differences_from_one_method_are_filled_where_the_rule_says_ahead(grid: 
     brier_note = plot_values(grid, "dots", "brier", against="fedavg").note
     assert ("Filled: ahead or behind" in brier_note, "Lower is better." in brier_note) == (True, True)
     own = [replace(result, numbers=result.numbers | {"metrics": {"mae": 0.5}}) for result in grid]
-    assert "Filled: told apart by the paired t test" in plot_values(own, "dots", "mae", against="fedavg").note
+    assert "Filled: told apart (adjusted p at most .05)" in plot_values(own, "dots", "mae", against="fedavg").note
     with pytest.raises(ConfigError, match="--against 'fedavgg': no finished row of it; did you mean 'fedavg'"):
         plot_values(grid, "dots", against="fedavgg")
     with pytest.raises(ConfigError, match="differences are drawn as dots, not as curves"):

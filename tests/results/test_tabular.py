@@ -54,7 +54,7 @@ def test_what_a_notebook_and_a_prompt_show_is_short(comparison, two_methods):
     assert repr(two_methods[0]) == (
         "Result(fedavg (sound) on toy: 95.00 % accuracy, global/global, last, 3 rounds, seed 0)"
     )
-    told = "Comparison(6 runs: fedsc and fedavg: no difference seen, +2.0 points (98.0 ± 1.0 against"
+    told = "Comparison(6 runs: fedsc against fedavg: undecided (needs about 7 seeds), +2.0 points (98.0 ± 1.0 against"
     assert repr(comparison).startswith(told)
     assert two_methods[0]._repr_html_().startswith("<table>")
     assert "98.0 ± 1.0" in comparison._repr_html_()

@@ -10,8 +10,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.files import json_text
 from fedloom.results.comparison import Comparison
 from fedloom.results.costs import reached, reached_mean
-from fedloom.results.difference import all_paired, paired
 from fedloom.results.group import ResultRow, client_accuracies, worst
+from fedloom.results.pairs import all_paired, paired
 from fedloom.results.result import Result
 from fedloom.results.table import result_table
 from fedloom.runs.storage.log import Row
@@ -79,15 +79,19 @@ def test_pairs_are_compared_over_the_seeds_that_both_ran(make_result: MakeResult
     assert (found.seeds, found.left_out) == ([0, 1, 2], [9])
     assert found.outcome.mean == pytest.approx(0.02)
     assert [found.outcome.low, found.outcome.high] == pytest.approx([0.02 - 0.0248414, 0.0448414], abs=1e-6)
-    assert found.outcome.word == "no difference seen"
-    assert "no difference seen, +2.0 points, 95 % interval -0.5 to +4.5 over 3 seeds; p 0.074, Holm" in found.words()
+    assert found.outcome.word == "undecided"
+    line = (
+        "undecided (needs about 5 seeds), +2.0 points, 95 % interval -0.5 to +4.5 (alone), 3 of 3 seeds, adjusted p .07"
+    )
+    assert line in found.words()
+    assert "of 1; alone p .074; checks: sign flips .25, signs .25" in found.words()
     assert "seeds 9 were run by one of them alone" in found.words()
 
 
 def test_a_difference_that_all_seeds_share_is_seen_and_one_seed_shows_nothing(make_result: MakeResult) -> None:
     assert paired(*rows(make_result, {0: 0.8, 1: 0.81, 2: 0.79}, {0: 0.7, 1: 0.70, 2: 0.7})).outcome.word == "ahead"
     one = paired(*rows(make_result, {0: 0.8}, {0: 0.7}))
-    assert one.words() == "fedsc against fedavg: too few seeds, +10.0 points with one seed"
+    assert one.words() == "fedsc against fedavg: too few seeds, +10.0 points, 1 of 1 seed"
 
 
 def test_methods_compared_with_one_row_are_a_family(make_result: MakeResult) -> None:
@@ -96,10 +100,9 @@ def test_methods_compared_with_one_row_are_a_family(make_result: MakeResult) -> 
     runs = runs_by_seed(make_result, {"fedavg": (0.5, 0.5, 0.5), **others, "fedbn": (0.9, 0.9)})
     pairs = all_paired([ResultRow(**{**row, "step": 1e-4}) for row in result_table(runs)], "fedavg")
     assert [pair.label for pair in pairs] == ["fedsc", "moon", "feddw", "fedprox", "fedbn"]
-    assert [pair.outcome.comparisons for pair in pairs] == [4] * 5
-    assert [pair.outcome.word for pair in pairs] == ["no difference seen"] * 4 + ["too few seeds"]
-    assert pairs[0].outcome.p is not None
-    assert pairs[0].outcome.p < 0.05
+    assert [pair.outcome.tested for pair in pairs] == [4, 4, 4, 4, 0]
+    # equal rows are one piece of evidence: the correction costs them nothing
+    assert [pair.outcome.word for pair in pairs] == ["ahead"] * 4 + ["too few seeds"]
 
 
 def test_what_cannot_be_paired_is_refused(make_result: MakeResult) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedloom.results.comparison import Comparison
-from fedloom.results.difference import all_paired
+from fedloom.results.pairs import all_paired
 from fedloom.results.table import result_table
 from fedloom.results.verdict import verdict, verdicts
 
@@ -16,8 +16,10 @@ def say(make_result):
 
     def said(**methods):
         results = [make_result(m, s, (0.1, v)) for m, values in methods.items() for s, v in enumerate(values)]
-        fine = {"step": 1e-4}  # toy data have few test samples, whose step would hide small differences
-        return verdict([{**row, **fine} for row in result_table(results)])
+        # toy data have few test samples, whose step would hide small differences
+        rows = [{**row, "step": 1e-4} for row in result_table(results)]
+        said.pairs = all_paired(rows, "fedavg")
+        return verdict(rows)
 
     return said
 
@@ -25,7 +27,7 @@ def say(make_result):
 def test_ahead(say):
     assert say(fedavg=(0.960, 0.962, 0.964), fedsc=(0.980, 0.983, 0.984)) == (
         "fedsc is ahead of fedavg, +2.0 points (98.2 ± 0.2 against 96.2 ± 0.2), "
-        "95 % interval +1.9 to +2.2 over 3 common seeds."
+        "95 % interval +1.9 to +2.2 (alone), 3 of 3 seeds, adjusted p <.001 of 1."
     )
 
 
@@ -33,27 +35,28 @@ def test_behind(say):
     assert say(fedavg=(0.93, 0.94, 0.95), fedsc=(0.90, 0.91, 0.921)).startswith("fedsc is behind fedavg, -3.0 points (")
 
 
-def test_no_difference_is_not_equality(say):
+def test_undecided_says_how_many_seeds_would_decide(say):
     assert say(fedavg=(0.90, 0.92, 0.94), fedsc=(0.91, 0.93, 0.93)) == (
-        "fedsc and fedavg: no difference seen, +0.3 points (92.3 ± 1.2 against 92.0 ± 2.0), "
-        "95 % interval -2.5 to +3.2 over 3 common seeds."
+        "fedsc against fedavg: undecided (needs more than 30 seeds), +0.3 points (92.3 ± 1.2 against 92.0 ± 2.0), "
+        "95 % interval -2.5 to +3.2 (alone), 2 of 3 seeds, adjusted p .68 of 1."
     )
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_fewer_than_three_seeds_say_nothing(say, seeds):
     told = say(fedavg=(0.90, 0.91)[:seeds], fedsc=(0.95, 0.96)[:seeds])
-    assert told.startswith("fedsc and fedavg: too few seeds, +5.0 points (95")
+    assert told.startswith("fedsc against fedavg: too few seeds, +5.0 points (95")
     assert ("interval" in told) == (seeds == 2)
 
 
 def test_only_common_seeds_are_compared(say):
-    assert "(95.0 against 90.0) over 1 common seed" in say(fedavg=(0.90, 0.80), fedsc=(0.95,))
+    assert "(95.0 against 90.0), 1 of 1 seed" in say(fedavg=(0.90, 0.80), fedsc=(0.95,))
 
 
 def test_the_highest_mean_is_named_only_over_equal_seeds_and_without_equals(say):
-    tied = say(fedavg=(0.8, 0.8, 0.8), fedsc=(0.8, 0.8, 0.8), moon=(0.8, 0.8, 0.8))
-    assert tied.startswith("fedsc and fedavg: no difference seen, +0.0 points (80.0 ± 0.0 against 80.0 ± 0.0)")
+    equal = say(fedavg=(0.8, 0.8, 0.8), fedsc=(0.8, 0.8, 0.8), moon=(0.8, 0.8, 0.8))
+    assert equal.startswith("fedsc against fedavg: equivalent within ±1 point, +0.0 points (80.0 ± 0.0 against")
+    assert equal.endswith("adjusted p 1 of 2; equivalent: moon (+0.0, within ±1 point).")
     assert "highest" not in say(fedavg=(0.8, 0.81, 0.82), fedsc=(0.82, 0.82, 0.83), moon=(0.7, 0.71))
     assert "moon has the highest mean of 3" in say(fedavg=(0.7, 0.7), fedsc=(0.6, 0.6), moon=(0.8, 0.8))
 
@@ -66,7 +69,7 @@ def test_a_method_with_too_few_seeds_does_not_lead(say):
 
 def test_a_pair_without_a_common_seed_has_too_few(make_result):
     rows = result_table([make_result("fedavg", 0, (0.9,)), make_result("fedsc", 1, (0.8,))])
-    assert verdict(rows) == "fedsc and fedavg: too few seeds (no seed in common), 80.0 against 90.0."
+    assert verdict(rows) == "fedsc against fedavg: no seed in common, 80.0 against 90.0."
 
 
 def test_all_others_have_their_word(say):
@@ -74,7 +77,7 @@ def test_all_others_have_their_word(say):
         fedprox=(0.90, 0.901, 0.902), fedavg=(0.92, 0.92, 0.921), fedsc=(0.95, 0.951, 0.95), feddw=(0.92, 0.93, 0.91)
     )
     assert told.startswith("fedsc has the highest mean of 4; fedsc is ahead of fedavg, +3.0 points (")
-    assert told.endswith("; no difference seen: feddw (-0.0); behind: fedprox (-1.9).")
+    assert told.endswith("; undecided: feddw (-0.0, needs more than 30 seeds); behind: fedprox (-1.9).")
 
 
 def test_the_baseline_with_the_highest_mean_is_named(say):
@@ -83,18 +86,23 @@ def test_the_baseline_with_the_highest_mean_is_named(say):
 
 
 def test_the_headline_says_no_more_than_the_line_below_it(say):
-    """The interval of the demo leaves out zero, and it is one of six comparisons."""
+    """One of six comparisons, as the line of the pair says as well."""
     others = dict.fromkeys(("fedprox", "moon", "feddw", "fedbn", "fedper"), (0.9, 0.92, 0.91))
-    told = say(fedavg=(0.9, 0.9, 0.9), fedsc=(0.921, 0.917, 0.926), **others)
-    assert "(interval alone leaves out zero; 6 comparisons)" in told
-    assert "fedsc and fedavg: no difference seen" in told
+    told = say(fedavg=(0.9, 0.9, 0.9), fedsc=(0.921, 0.905, 0.926), **others)
+    (pair, *_) = [pair for pair in say.pairs if pair.label == "fedsc"]
+    assert f"fedsc against fedavg: {pair.outcome.verdict}, +1.7 points" in told
+    assert told.count("of 6") == 1
 
 
-def test_without_fedavg_the_best_two_are_compared(say):
-    assert say(fedprox=(0.90, 0.90), fedsc=(0.95, 0.95)).startswith("fedsc and fedprox: too few seeds, +5.0 points (")
+def test_without_fedavg_two_are_compared_and_of_more_all_pairs(say):
+    two = say(fedprox=(0.90, 0.90), fedsc=(0.95, 0.95))
+    assert two.startswith("fedsc against fedprox: too few seeds, +5.0 points (")
     three = say(fedprox=(0.90, 0.901, 0.902), fedsc=(0.95, 0.951, 0.95), moon=(0.1, 0.2, 0.3))
-    assert three.startswith("fedsc has the highest mean of 3; fedsc is ahead of fedprox, +4.9 points (")
-    assert "95 % interval +4.6 to +5.2" in three
+    assert three == "fedsc has the highest mean of 3; over all pairs, no row is ahead of fedsc."
+    near = say(fedprox=(0.90, 0.901, 0.902), fedsc=(0.901, 0.899, 0.906), moon=(0.91, 0.89, 0.9))
+    assert near == "fedsc has the highest mean of 3; over all pairs, no row is told apart."
+    few = say(fedprox=(0.90,), fedsc=(0.901,), moon=(0.91,))
+    assert few == "moon has the highest mean of 3; too few seeds to tell them apart."
 
 
 def test_a_single_row(say):
@@ -114,8 +122,8 @@ def test_settings_that_were_varied_are_never_ranked_together(make_result):
     got = {(1, "fedavg"): 0.1, (1, "fedsc"): 0.2, (8, "fedavg"): 0.5, (8, "fedsc"): 0.4}
     results = [make_result(method, accuracies=[v], config={"rounds": n}) for (n, method), v in got.items()]
     said = verdict(result_table(results))
-    assert "With rounds=1: fedsc and fedavg: too few seeds, +10.0 points" in said
-    assert "With rounds=8: fedsc and fedavg: too few seeds, -10.0 points" in said
+    assert "With rounds=1: fedsc against fedavg: too few seeds, +10.0 points" in said
+    assert "With rounds=8: fedsc against fedavg: too few seeds, -10.0 points" in said
     assert "they differ in" not in said
 
 
@@ -126,7 +134,7 @@ def test_a_study_s_own_names_are_used(make_result):
         for (setting, row, method), v in got.items()
     ]
     first, second = verdicts(result_table(results))
-    assert first.startswith("short: ours and FedAvg: too few seeds, +10.0 points (")
+    assert first.startswith("short: ours against FedAvg: too few seeds, +10.0 points (")
     assert second.startswith("long: FedAvg reaches 50.0 % accuracy")
 
 
@@ -158,10 +166,10 @@ def test_a_run_that_diverged_is_named_and_not_ranked(make_result):
     )
 
 
-def test_all_that_diverged_do_not_tie(make_result):
+def test_all_that_diverged_are_not_compared(make_result):
     runs = [_diverging(make_result(name, seed, (0.1, 0.1))) for name in ("fedavg", "fedsc") for seed in (0, 1)]
     said = verdict(result_table(runs))
-    assert said == ("fedavg diverged with 2 of 2 seeds and fedsc diverged with 2 of 2 seeds, and are not ranked.")
+    assert said == ("fedavg diverged with 2 of 2 and fedsc diverged with 2 of 2, and are not ranked.")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +180,7 @@ def test_the_finding_marks_a_run_whose_last_loss_is_finite(make_result, note):
     marked = replace(run, numbers=run.numbers | {"degenerate": [note]})
     rows = result_table([make_result("fedavg", 1, (0.1, 0.1)), marked])
     assert [row["diverged"] for row in rows] == [[], [1]]
-    assert "fedsc and" not in verdict(rows)
+    assert "fedsc against" not in verdict(rows)
     assert all_paired(rows, "fedavg") == []
 
 

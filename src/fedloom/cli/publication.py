@@ -82,7 +82,7 @@ def table(
     interval: Annotated[
         bool, typer.Option("--interval", help="Add the difference from --against with its 95 % interval.")
     ] = False,
-    p_value: Annotated[bool, typer.Option("--p-value", help="Add its p-value, after Holm's correction.")] = False,
+    p_value: Annotated[bool, typer.Option("--p-value", help="Add its p-value, adjusted over the family.")] = False,
     against: Annotated[str, typer.Option(help="The method that others are compared with.")] = "fedavg",
     caption: Annotated[str, typer.Option(help="The caption in LaTeX; by default it names measures and keys.")] = "",
     label: Annotated[str, typer.Option(help="The label in LaTeX; by default the name of the first folder.")] = "",

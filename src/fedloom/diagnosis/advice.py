@@ -91,6 +91,8 @@ class Advice:
         if not self.suggestions:
             plain = "no plain method meets them" if self.reference is None else f"take {self.reference}"
             texts.append(f"no method that meets the needs was above {setting['baseline']} there; {plain}")
+        elif self.trial is None and not any(one.row["word"] == "ahead" for one in self.suggestions):
+            texts.append(f"undecided: none of these is seen to be ahead of {setting['baseline']} there")
         for why in dict.fromkeys(self.left_out.values()):
             names = [method for method, reason in self.left_out.items() if reason == why]
             texts.append(f"higher there, but {why}: {', '.join(names)}")

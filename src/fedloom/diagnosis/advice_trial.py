@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.text import ACCURACY, Criterion, counted, listed
+from fedloom.core.text import ACCURACY, Criterion, counted, is_share, listed
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.evidence import Needs, fitted
-from fedloom.results.difference import Difference, compare_family
+from fedloom.results.difference import MARGIN, Difference, compare_family
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.studies.live_progress import Listener
 from fedloom.runs.studies.run_study import compare
@@ -101,7 +101,8 @@ class TrialOutcome:
         figures = f"{gain} over {plain}, 95 % interval {self.difference.interval_text(*interval)}, {seeds}"
         if self.difference.word == "ahead":
             return f"take {challenger.name}: {figures}"
-        return f"no method is seen to be better than {plain}: {challenger.name} has {figures}; take {self.arm.name}"
+        told = f"{challenger.name} is {self.difference.verdict}, {figures}"
+        return f"no method is seen to be better than {plain}: {told}; take {self.arm.name}"
 
     def facts(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -116,7 +117,8 @@ class TrialOutcome:
             ],
             "final": {arm.name: list(values) for arm, values in self.finals.items()},
             "seeds": list(self.seeds),
-            "difference": difference and {key: getattr(difference, key) for key in ("mean", "low", "high", "word")},
+            "difference": difference
+            and {key: getattr(difference, key) for key in ("mean", "low", "high", "word", "needs")},
             "runs": self.runs,
             "sentence": self.sentence(),
         }
@@ -187,7 +189,7 @@ def run_trial(
     if len(finalists) > 1 and all(map(math.isfinite, flat)):
         challenger, plain = finals.values()
         gains = [sign * (ours - theirs) for ours, theirs in zip(challenger, plain, strict=True)]
-        (difference,) = compare_family([gains])
+        (difference,) = compare_family([gains], margin=MARGIN if is_share(criterion.name) else 0.0)
     return TrialOutcome(reference, tuple(rungs), finals, seeds, difference, runs + len(flat), criterion)
 
 

@@ -1,86 +1,81 @@
 """The best rows of a setting, and differences from a method, by the one rule. Needs no torch."""
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.core.text import listed, seeds_text
-from fedloom.results.comparability import same_runs
-from fedloom.results.difference import MIN_SEEDS, POOLED, STEP, Difference, compare_rows, paired_differences
+from fedloom.core.text import is_share, listed, seeds_text
+from fedloom.results.comparability import run_identity, same_runs
+from fedloom.results.difference import MARGIN, STEP, Difference, best_of, paired_differences, rank_intervals
 from fedloom.results.group import Group
+from fedloom.results.pairs import POOLED, compare_rows
+
+Rank = tuple[int, int] | None
 
 
 def best_rows(
     groups: Sequence[Group], contexts: Sequence[str], values: Sequence[Sequence[float] | None], lower: bool = False
 ) -> set[int]:
-    """Return the indices of the best group of each context, and of those that are not behind it.
+    """Return the indices of the groups that no other one of their context is ahead of; none where that would be all.
 
-    Candidates for the best have three seeds in common with another group of their context. Diverged runs, pooled
-    training and groups without `values` (one for each seed) take no part. `lower`: the lowest mean is the best.
-    """
-    best: set[int] = set()
-    worse = "ahead" if lower else "behind"
-    for leader, members in _leaders(groups, contexts, values, lower):
-        outcomes = differences_from(groups, values, leader, members)
-        best |= {index for index, outcome in outcomes.items() if outcome.word not in (worse, "too few seeds")}
-        best |= {index for index in members if same_runs(groups[index].row, groups[leader].row)}
-    return best
+    Diverged runs, pooled training and groups without `values` (one for each seed) take no part, nor do groups without
+    three seeds in common with another one. `lower`: the lowest mean is the best."""
+    return {index for ranks in _ranks(groups, contexts, values, lower) for index in best_of(ranks)}
 
 
 def untested_rows(
     groups: Sequence[Group], contexts: Sequence[str], values: Sequence[Sequence[float] | None], lower: bool = False
 ) -> set[int]:
-    """Return the indices of the groups that have fewer than three seeds in common with the best one of their context;
-    `groups`, `contexts`, `values` and `lower` are as in `best_rows`."""
+    """Return the indices of the groups that take part and have no three seeds in common with another one of their
+    context, where others have; `groups`, `contexts`, `values` and `lower` are as in `best_rows`."""
     return {
         index
-        for leader, members in _leaders(groups, contexts, values, lower)
-        for index in members
-        if not same_runs(groups[index].row, groups[leader].row) and not _testable(groups, index, leader)
+        for ranks in _ranks(groups, contexts, values, lower)
+        if any(ranks.values())
+        for index, interval in ranks.items()
+        if interval is None
     }
 
 
-def _leaders(
+def _ranks(
     groups: Sequence[Group], contexts: Sequence[str], values: Sequence[Sequence[float] | None], lower: bool
-) -> Iterator[tuple[int, list[int]]]:
-    """Yield the best group of each context that has one, and the groups that take part there."""
+) -> Iterator[dict[int, Rank]]:
+    """Yield for each context the interval of ranks of the groups that take part, equal runs of two names as one."""
     for context in dict.fromkeys(contexts):
         members = [
-            index
-            for index, group in enumerate(groups)
-            if contexts[index] == context and _takes_part(group) and values[index] is not None
+            (index, group.row, dict(zip(group.row["seeds"], of_group, strict=True)))
+            for index, (group, of_group) in enumerate(zip(groups, values, strict=True))
+            if contexts[index] == context and _takes_part(group) and of_group is not None
         ]
-        candidates = [index for index in members if any(_testable(groups, index, other) for other in members)]
-        if candidates:
-            means = {index: fmean(values[index] or ()) for index in candidates}
-            yield (min if lower else max)(means, key=means.__getitem__), members
+        distinct = {run_identity(row): by_seed for _, row, by_seed in members}
+        step = next((row["step"] for index, row, _ in members if values[index] == row["by_seed"]), STEP)
+        intervals = dict(zip(distinct, rank_intervals([*distinct.values()], step, lower), strict=True))
+        yield {index: intervals[run_identity(row)] for index, row, _ in members}
 
 
-def _testable(groups: Sequence[Group], index: int, other: int) -> bool:
-    """Whether two groups are of different runs with the common seeds that a comparison needs."""
-    row, other_row = groups[index].row, groups[other].row
-    return len({*row["seeds"]} & {*other_row["seeds"]}) >= MIN_SEEDS and not same_runs(row, other_row)
-
-
-def differences_from(
-    groups: Sequence[Group], values: Sequence[Sequence[float] | None], reference: int, others: Sequence[int]
+def _differences_from(
+    groups: Sequence[Group],
+    values: Sequence[Sequence[float] | None],
+    reference: int,
+    others: Sequence[int],
+    margin: float,
 ) -> dict[int, Difference]:
     """Compare the groups of the indices `others` with the `reference`, seed by seed and as one family; by index.
 
     Left out are groups without common seeds or `values` (one for each seed), and the reference's own runs under another
-    name.
-    """
+    name."""
     reference_values, reference_row = values[reference], groups[reference].row
-    by_index: dict[int, list[float]] = {}
+    by_index: dict[int, list[float] | None] = {}
     for index in others:
         own_values, row = values[index], groups[index].row
-        if own_values is not None and reference_values is not None and not same_runs(row, reference_row):
+        if row["diverged"]:
+            by_index[index] = None
+        elif own_values is not None and reference_values is not None and not same_runs(row, reference_row):
             paired = paired_differences(row["seeds"], own_values, reference_row["seeds"], reference_values)
             if paired:
                 by_index[index] = list(paired.values())
     step = reference_row["step"] if reference_values == reference_row["by_seed"] else STEP  # that of the accuracy
-    outcomes = compare_rows([groups[index].row for index in by_index], list(by_index.values()), step)
-    return dict(zip(by_index, outcomes, strict=True))
+    outcomes = compare_rows([groups[index].row for index in by_index], list(by_index.values()), step, margin)
+    return {index: outcome for index, outcome in zip(by_index, outcomes, strict=True) if outcome is not None}
 
 
 def differences_against(
@@ -89,13 +84,14 @@ def differences_against(
     methods: Sequence[str],
     contexts: Sequence[str],
     values: Sequence[Sequence[float] | None],
+    measure: str,
 ) -> dict[int, Difference]:
     """Compare the groups of each context with that of the method `against`; by index.
 
     Diverged runs and training on pooled data are left out. `methods` are the names of the groups' rows, `contexts` say
-    which groups compare, and `values` has one value for each seed, or None. Raises `ConfigError` if no group is of that
-    method, if all of these diverged, or if one context has several of them.
-    """
+    which groups compare, and `values` of the `measure` has one for each seed, or None. Raises `ConfigError` if no group
+    is of that method, if all of these diverged, or if one context has several of them."""
+    margin = MARGIN if is_share(measure) else 0.0
     references = _references(against, groups, methods, contexts)
     if not references:
         raise ConfigError(f"--against {short_repr(against)}: {_why_no_reference(against, groups, methods)}")
@@ -105,8 +101,8 @@ def differences_against(
         if len(names) > 1:
             raise ConfigError(f"--against {short_repr(against)}: one setting has {listed(names)}; name one of them")
         rivals = [index for index, context in enumerate(contexts) if context == contexts[reference]]
-        others = [index for index in rivals if index != reference and _takes_part(groups[index])]
-        differences |= differences_from(groups, values, reference, others)
+        others = [index for index in rivals if index != reference and groups[index].row["method"] != POOLED]
+        differences |= _differences_from(groups, values, reference, others, margin)
     return differences
 
 

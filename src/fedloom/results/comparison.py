@@ -13,9 +13,9 @@ from fedloom.core.files import expand_home
 from fedloom.core.text import counted
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.data_table import DataTable, frame
-from fedloom.results.difference import Paired, all_paired
 from fedloom.results.fairness import fairness_table
 from fedloom.results.group import ResultRow, selected_accuracies
+from fedloom.results.pairs import Paired, all_paired
 from fedloom.results.result import Result, Summary, Tabular, comparison_summary
 from fedloom.results.result_tables import cost_table, target_table
 from fedloom.results.table import grouped, not_offered_notes, result_table
@@ -206,8 +206,8 @@ class Comparison(Tabular):
     ) -> str:
         """Return means over seeds as a table for a paper: one key down, another across, measures in the cells.
 
-        Bold are the best method of each setting and those that the one rule does not tell apart from it; the notes say
-        so, with seeds and protocol.
+        Bold are the methods that no other one of their setting is ahead of, over all pairs; the notes say so, with
+        seeds and protocol.
 
         Args:
             rows: keys whose values name the rows: method, setting, preset, protocol, select or any config key, such as
@@ -218,7 +218,7 @@ class Comparison(Tabular):
             units: "percent" or "share", for measures that are shares.
             against: the method from which differences are taken.
             interval: whether to add the difference with its 95 % interval, seed by seed.
-            p_value: whether to add its p after Holm's correction.
+            p_value: whether to add its p, adjusted over the family.
             caption: the caption; it names measures and keys unless given.
             label: the LaTeX label.
 

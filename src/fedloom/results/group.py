@@ -19,6 +19,7 @@ class ResultRow(TypedDict):
 
     label: str  # the row's name in its study; else the method, with the settings that distinguish it from other rows
     cell: tuple[str, str] | None  # its setting and row in its study; None for runs of no study, or of several
+    family: str  # "primary", "exploratory" or "added later" in a study with a plan; else empty
     method: str
     preset: str
     protocol: str

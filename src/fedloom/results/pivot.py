@@ -213,7 +213,9 @@ class _Block:
         self.best = best_rows(groups, titles, measure.complete, measure.lower) if measure.ranked else set[int]()
         self._differences: dict[int, Difference] = {}
         if _differs(layout) and measure.tested:
-            self._differences = differences_against(layout.against, groups, keys.methods, titles, measure.complete)
+            self._differences = differences_against(
+                layout.against, groups, keys.methods, titles, measure.complete, measure.name
+            )
         counts = {group.row["n"] for group in groups}
         self._counts_vary = len(counts) > 1 and "n" not in layout.cells
         self._pairs_vary = len(counts | {outcome.n for outcome in self._differences.values()}) > 1
@@ -231,8 +233,8 @@ class _Block:
         if count > 1 and self._layout.interval:
             values.append(_NONE if outcome is None else self._interval(outcome))
         if count > 1 and self._layout.p_value:
-            holm = None if outcome is None else outcome.holm
-            values.append(_NONE if holm is None else _Value("<0.001" if holm < 0.001 else f"{holm:.3f}", {"": holm}))
+            p = None if outcome is None else outcome.adjusted
+            values.append(_NONE if p is None else _Value("<0.001" if p < 0.001 else f"{p:.3f}", {"": p}))
         return values
 
     def _mean(self, index: int) -> _Value:

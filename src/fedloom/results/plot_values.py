@@ -8,7 +8,7 @@ from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.text import is_share, listed, seed_counts_text
 from fedloom.results.best_rows import differences_against
 from fedloom.results.comparability import panel_titles, row_names, same_runs, same_runs_notes
-from fedloom.results.difference import LEVEL, MIN_SEEDS, POOLED, t_interval
+from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
 from fedloom.results.group import (
     Group,
     ResultRow,
@@ -20,6 +20,7 @@ from fedloom.results.group import (
     values_by_seed,
     words_of,
 )
+from fedloom.results.pairs import POOLED, family_note
 from fedloom.results.plots import palette
 from fedloom.results.table import grouped
 from fedloom.results.verdict import BASELINE
@@ -166,7 +167,7 @@ def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> palette
     values = [values_by_seed(group, metric) for group in groups]
     methods, titles = [row.method for row in rows], [row.panel for row in rows]
     panels: dict[str, list[palette.Series]] = {title: [] for title in titles}
-    differences = differences_against(against, groups, methods, titles, values)
+    differences = differences_against(against, groups, methods, titles, values, metric)
     for index, outcome in differences.items():
         low, high = outcome.low, outcome.high
         bounds = None if low is None or high is None or outcome.n < MIN_SEEDS else (scale * low, scale * high)
@@ -176,9 +177,9 @@ def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> palette
     higher = higher_is_better(metric, groups)
     apart = "told apart" if higher is None else "ahead or behind"
     note = (
-        f"Dot: mean difference from {against} over common seeds; line: its {100 * LEVEL:.0f} % t interval, not "
-        f"corrected. Filled: {apart} by the paired t test after Holm's correction over the methods of the panel; "
-        "hollow: no difference seen, or too few seeds."
+        f"Dot: mean difference from {against} over common seeds; line: its {100 * LEVEL:.0f} % t interval, alone. "
+        f"Filled: {apart} (adjusted p at most .05); hollow: undecided, equivalent, or too few seeds. "
+        f"{family_note([row.row for row in rows])}"
     )
     note += " Lower is better." if higher is False else ""
     note += _left_out(rows, differences, against)

@@ -239,6 +239,7 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
     row = ResultRow(
         label=label,
         cell=cell,
+        family=seed_runs[0].family if len({run.family for run in seed_runs}) == 1 else "added later",
         method=numbers[0]["method"],
         preset=numbers[0]["preset"],
         protocol=numbers[0]["protocol"],

@@ -9,7 +9,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import counted, is_share, listed, percent, seed_counts_text, seeds_share, seeds_text, unit
 from fedloom.results.best_rows import untested_rows
 from fedloom.results.comparability import same_runs_notes
-from fedloom.results.difference import LEVEL, MIN_SEEDS, POOLED
+from fedloom.results.difference import LEVEL, MIN_SEEDS
 from fedloom.results.group import (
     Group,
     display_name,
@@ -20,6 +20,7 @@ from fedloom.results.group import (
     selected_accuracies,
     worst,
 )
+from fedloom.results.pairs import POOLED, family_note
 from fedloom.results.risk_words import risk_sentences
 
 Units = Literal["percent", "share"]
@@ -140,18 +141,18 @@ def notes_of(
     notes = [f"{spread} over {seeds}; {_named('protocol', protocols)}, {_named('selected round:', selections)}."]
     if any(best):
         notes.append(
-            f"Bold: the best mean of its setting{' and protocol' if len(protocols) > 1 else ''}, and methods that the "
-            f"paired t test with Holm's correction does not tell apart from it ({100 * (1 - LEVEL):.0f} %)."
+            f"Bold: methods that no other one of their setting{' and protocol' if len(protocols) > 1 else ''} is ahead "
+            f"of, over all pairs (weighted Holm, {100 * (1 - LEVEL):.0f} %)."
         )
     elif any(measure.ranked for measure in measures) and len(groups) > 1:
-        notes.append(f"Nothing is bold: a comparison needs {MIN_SEEDS} seeds of two methods in one setting.")
+        notes.append(f"Nothing is bold: with {MIN_SEEDS} seeds or more, no two rows of a setting are told apart.")
     unknown = [display_name(measure.name) for measure in measures if measure.is_score and measure.higher is None]
     if unknown:
         notes.append(f"Nothing is bold by {listed(unknown)}: no run says whether the highest value is the best.")
     if against:
         notes.append(
-            f"Differences from {against} over common seeds; the {100 * LEVEL:.0f} % t intervals are not corrected, "
-            "the p values are (Holm, over the methods of the setting)."
+            f"Differences from {against} over common seeds; the {100 * LEVEL:.0f} % t intervals stand alone, the p "
+            f"values are adjusted. {family_note([group.row for group in groups])}"
         )
     notes += _majority(groups)
     pooled = dict.fromkeys(group.row["label"] for group in groups if group.row["method"] == POOLED)
@@ -233,7 +234,7 @@ def comparison_notes(
     }
     if untested:
         notes.append(
-            f"Not compared, with fewer than {MIN_SEEDS} seeds in common with the best mean: "
+            f"Not compared, with fewer than {MIN_SEEDS} seeds in common with another row: "
             f"{listed(labels[index] for index in sorted(untested))}."
         )
     return notes + [f"{note}." for note in same_runs_notes([group.row for group in groups])]

@@ -5,8 +5,9 @@ from math import isclose
 
 from fedloom.core.text import counted, listed, plus_minus
 from fedloom.results.comparability import context_numbers, different_keys, row_names, same_runs
-from fedloom.results.difference import MIN_SEEDS, POOLED, Difference, paired_family
+from fedloom.results.difference import MIN_SEEDS, Difference, best_of, rank_intervals
 from fedloom.results.group import ResultRow, mean_std
+from fedloom.results.pairs import POOLED, paired_family
 
 BASELINE = "fedavg"
 
@@ -17,11 +18,10 @@ def verdict(rows: Sequence[ResultRow]) -> str:
 
 
 def verdicts(rows: Sequence[ResultRow]) -> list[str]:
-    """Return sentences on how the methods compare with FedAvg, or the best with the next one, by `difference`'s rule.
+    """Return sentences on how the methods compare with FedAvg, or all with each other, by `difference`'s rule.
 
     Rows that do not compare by the rule of `comparability` are not ranked together: each context gets its own sentence.
-    Rows with a diverged run, and training on pooled data, are named and not ranked.
-    """
+    Rows with a diverged run, and training on pooled data, are named and not ranked."""
     names = [name.setting for name in row_names(rows)]
     contexts: dict[int, list[int]] = {}
     for index, number in enumerate(context_numbers(rows)):
@@ -56,7 +56,8 @@ def _ranked(rows: Sequence[ResultRow]) -> str:
     for row in rows:
         if not row["diverged"] and row["method"] != POOLED and not any(same_runs(row, earlier) for earlier in ranked):
             ranked.append(row)
-    return _sentence(ranked) if ranked else ""
+    diverged = [row for row in rows if row["diverged"] and row["method"] != POOLED]
+    return _sentence(ranked, diverged) if ranked else ""
 
 
 def _pooled(rows: Sequence[ResultRow]) -> str:
@@ -74,7 +75,7 @@ def _diverged(rows: Sequence[ResultRow]) -> str:
     names = []
     for row in rows:
         if row["diverged"]:
-            seeds = f" with {len(row['diverged'])} of {counted(row['n'], 'seed')}" if row["n"] > 1 else ""
+            seeds = f" with {len(row['diverged'])} of {row['n']}" if row["n"] > 1 else ""
             names.append(f"{_name(row, rows)} diverged{seeds}")
     return f"{listed(names)}, and {'is' if len(names) == 1 else 'are'} not ranked" if names else ""
 
@@ -98,26 +99,30 @@ def _name(row: ResultRow, rows: Sequence[ResultRow]) -> str:
     return short(row) if sum(short(candidate) == short(row) for candidate in rows) == 1 else row["label"]
 
 
-def _sentence(rows: Sequence[ResultRow]) -> str:
+def _sentence(rows: Sequence[ResultRow], diverged: Sequence[ResultRow]) -> str:
     if len(rows) == 1:
         row = rows[0]
         seeds = counted(row["n"], "seed") if row["n"] > 1 else "one seed, so its spread is unknown"
         return f"{_name(row, rows)} reaches {plus_minus(row['accuracy'], row['std'])} % accuracy ({seeds})"
     baseline = next((row for row in rows if row["method"] == BASELINE), None)
     others = _best_first([row for row in rows if row is not baseline], baseline)
+    highest = "" if (top := _highest(rows)) is None else f"{_name(top, rows)} has the highest mean of {len(rows)}; "
+    if baseline is None and len(rows) > 2:
+        return highest + _among_all(rows)
     leader, reference = (others[0], others[1]) if baseline is None else (others[0], baseline)
     further = [row for row in others if row is not leader and row is not reference]
-    # Without the baseline the leader is the reference of the family, and its own comparison is turned round.
-    family = [leader, *further] if baseline is not None else [reference, *further]
-    outcomes = _outcomes(family, reference if baseline is not None else leader)
-    if baseline is None:
-        outcomes = [None if outcome is None else outcome.reversed() for outcome in outcomes]
-    first = _compared(leader, reference, rows, outcomes[0])
-    if further and (highest := _highest(rows)) is not None:
-        first = f"{_name(highest, rows)} has the highest mean of {len(rows)}; {first}"
-    if baseline is None:
-        return first
+    outcomes = _outcomes([leader, *further], reference, diverged)
+    first = f"{highest if further else ''}{_compared(leader, reference, rows, outcomes[0])}"
     return "; ".join(filter(None, (first, _others(further, outcomes[1:], reference, rows))))
+
+
+def _among_all(rows: Sequence[ResultRow]) -> str:
+    """Return which rows no other one is ahead of. None is compared with the best mean, which the data have chosen."""
+    intervals = rank_intervals([dict(zip(row["seeds"], row["by_seed"], strict=True)) for row in rows], rows[0]["step"])
+    if not any(intervals):
+        return "too few seeds to tell them apart"
+    best = [_name(rows[index], rows) for index in sorted(best_of(dict(enumerate(intervals))))]
+    return f"over all pairs, no row is ahead of {listed(best)}" if best else "over all pairs, no row is told apart"
 
 
 def _best_first(rows: Sequence[ResultRow], baseline: ResultRow | None) -> list[ResultRow]:
@@ -139,30 +144,27 @@ def _highest(rows: Sequence[ResultRow]) -> ResultRow | None:
     return None if isclose(first["accuracy"], second["accuracy"], rel_tol=1e-9) else first
 
 
-def _outcomes(family: Sequence[ResultRow], reference: ResultRow) -> list[Difference | None]:
+def _outcomes(
+    family: Sequence[ResultRow], reference: ResultRow, diverged: Sequence[ResultRow]
+) -> list[Difference | None]:
     """Compare the family with the reference; None for a row that has no seed in common with it."""
     common = [bool(set(row["seeds"]) & set(reference["seeds"])) for row in family]
-    compared = iter(paired_family(family, reference))
+    compared = iter(paired_family([*family, *diverged], reference))
     return [next(compared).outcome if has_common_seeds else None for has_common_seeds in common]
 
 
 def _compared(leader: ResultRow, reference: ResultRow, rows: Sequence[ResultRow], outcome: Difference | None) -> str:
     """Return the word on the leader and its reference, with means, interval and what else could explain it."""
     name, against = _name(leader, rows), _name(reference, rows)
-    word = "too few seeds" if outcome is None else outcome.word
-    match word:
-        case "ahead" | "behind":
-            text = f"{name} is {word}{' of' if word == 'ahead' else ''} {against}"
-        case _:
-            text = f"{name} and {against}: {word}"
     means = " against ".join(plus_minus(mean, std) for mean, std in _common_means(leader, reference))
     if outcome is None:
-        return f"{text} (no seed in common), {means}{_unlike(leader, reference)}"
-    seeds = f" over {counted(outcome.n, 'common seed')}"
-    interval = "" if outcome.low is None else f", 95 % interval {outcome.interval_text(100)}"
-    figures = f"{100 * outcome.mean:+.1f} points ({means}){interval}{seeds}"
-    addition = f" {outcome.addition}" if outcome.addition else ""
-    return f"{text}, {figures}{addition}{_unlike(leader, reference)}"
+        return f"{name} against {against}: no seed in common, {means}{_unlike(leader, reference)}"
+    match outcome.word:
+        case "ahead" | "behind" as word:
+            text = f"{name} is {word}{' of' if word == 'ahead' else ''} {against}{outcome.verdict.removeprefix(word)}"
+        case _:
+            text = f"{name} against {against}: {outcome.verdict}"
+    return f"{text}, {outcome.figures(means)}{_unlike(leader, reference)}"
 
 
 def _common_means(row: ResultRow, reference: ResultRow) -> list[tuple[float, float | None]]:
@@ -186,10 +188,12 @@ def _others(
     """Return the other rows by their word, with their differences in points and the keys that could explain them."""
     by_word: dict[str, list[str]] = {}
     for row, outcome in zip(further, outcomes, strict=True):
-        points = "no seed in common" if outcome is None else f"{100 * outcome.mean:+.1f}"
-        by_word.setdefault("too few seeds" if outcome is None else outcome.word, []).append(
-            f"{_name(row, rows)} ({points}{_unlike(row, reference, 'it differs')})"
-        )
+        word, gain = "too few seeds", "no seed in common"
+        if outcome is not None:
+            word = f"{outcome.word}{f' ({outcome.family})' if outcome.family else ''}"
+            more = outcome.verdict.removeprefix(outcome.word).strip(" ,()")
+            gain = ", ".join(filter(None, (f"{100 * outcome.mean:+.1f}", more)))
+        by_word.setdefault(word, []).append(f"{_name(row, rows)} ({gain}{_unlike(row, reference, 'it differs')})")
     return "; ".join(f"{word}: {listed(names)}" for word, names in by_word.items())
 
 

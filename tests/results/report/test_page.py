@@ -278,5 +278,5 @@ def test_differences_are_drawn(page_of, make_result):
             run = (make_result(method, seed, [accuracy + seed / 100], config={"rounds": k + 1}) for seed in range(3))
             runs += [replace(one, cell=(f"setting {k}", method)) for one in run]
     text = page_of(runs)
-    assert "Differences in accuracy from fedavg: setting 0/fedsc +20.0 points" in text
+    assert "Differences in accuracy from fedavg: setting 0/fedsc: ahead, +20.0 points" in text
     assert Elements(text).open == []

@@ -67,7 +67,7 @@ def test_the_table_has_the_words_of_the_one_rule_and_only_what_differs(compariso
     text = section(page(comparison(methods=["fedavg", "fedsc"])), "results")
     heads = re.findall(r"<th scope=\"col\"[^>]*>([^<]+)</th>", text)
     assert heads == ["Method", "Setting", "Accuracy %", "Against fedavg", "n", "At best val %"]
-    assert text.count('<span class="words">+1.0, no difference seen</span>') == 2
+    assert text.count('<span class="words">+1.0, undecided (needs about 20 seeds)</span>') == 2
     assert "All rows: preset sound, protocol global/global, select last." in text
     presets = comparison(methods=["fedavg"]) + comparison(methods=["fedsc"], preset="authors")
     assert "Preset" in re.findall(r"<th scope=\"col\"[^>]*>([^<]+)</th>", section(page(presets), "results"))

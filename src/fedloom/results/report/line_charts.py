@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from fedloom.core.text import percent
-from fedloom.results.difference import Paired, all_paired
+from fedloom.results.pairs import Paired, all_paired
 from fedloom.results.plot_values import ChartRow
 from fedloom.results.plots import drawing
 from fedloom.results.plots.drawing import inline
@@ -331,14 +331,14 @@ def difference_rows(rows: Sequence[ChartRow]) -> dict[str, list[DifferenceRow]]:
 def differences(panels: Mapping[str, Sequence[DifferenceRow]]) -> list[Markup]:
     """Render differences from the baseline in points with 95 % intervals, a panel for each setting."""
     caption = (
-        "Dot: mean difference over equal seeds; line: its 95 % t interval, not corrected. The word is that of the "
-        "paired t test after Holm's correction. Hollow dots have fewer than three seeds."
+        "Dot: mean difference over equal seeds; line: its 95 % t interval, alone. The word is that of the rotation "
+        "test, adjusted over the family. Hollow dots have fewer than three seeds."
     )
     bounds = [bound for rows in panels.values() for row in rows for bound in row.drawn.ends]
     limits = min(0.0, *bounds), max(0.0, *bounds)
     described = {}
     for panel, rows in panels.items():
-        words = "; ".join(f"{row.pair.label} {row.pair.figures()}: {row.pair.outcome.word}" for row in rows)
+        words = "; ".join(f"{row.pair.label}: {row.pair.outcome.verdict}, {row.pair.outcome.figures()}" for row in rows)
         title = f"Differences from the baseline{f', {panel}' if panel else ''}"
         described[panel] = title, f"Differences in accuracy from {_reference(rows)}: {words}."
 

@@ -8,10 +8,10 @@ from markupsafe import Markup
 
 from fedloom.core.text import listed, percent
 from fedloom.results.comparability import same_runs_notes
-from fedloom.results.difference import all_paired
 from fedloom.results.fairness import fairness_table
 from fedloom.results.group import Group, ResultRow
 from fedloom.results.page_sections import PageSection
+from fedloom.results.pairs import all_paired
 from fedloom.results.plot_values import ChartRow, chart_rows
 from fedloom.results.report import charts, line_charts, markup, page_tables
 from fedloom.results.report.class_charts import class_blocks

@@ -10,8 +10,8 @@ from markupsafe import Markup
 from fedloom.core.text import bytes_text, counted, percent, seconds_text, seeds_text
 from fedloom.data.scenario import client_samples
 from fedloom.results.data_table import Cell, DataTable, Field, or_dash
-from fedloom.results.difference import Paired
 from fedloom.results.group import Group, client_accuracies, display_name
+from fedloom.results.pairs import Paired, family_note
 from fedloom.results.plot_values import ChartRow
 from fedloom.results.plots.palette import dash_number, tone_name
 from fedloom.results.report.class_results import majority_accuracy
@@ -72,8 +72,7 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Call
     for name in (*metrics, *figure_names(plain), "n", "best val %", *shown, *others):
         columns.append(_of_row(in_words[name], "at best val %" if name == "best val %" else _heading(name)))
     caption = "Test accuracy in percent, mean ± sample standard deviation over n seeds."
-    if any(pair.outcome.addition for pair in pairs):
-        caption += " A star: the interval alone leaves out zero, or the exact check disagrees."
+    caption += f" {family_note(plain)}" if pairs else ""
     shared = ", ".join(f"{name} {plain[0][name]}" for name in _UNIFORM if name not in varying)
     caption += f" All rows: {shared}." if shared else ""
     if any(row["attack"] for row in plain):
@@ -136,7 +135,8 @@ def _against(pair: Paired | None) -> str:
         return "–"
     # A difference that rounds to zero reads the same from both sides.
     points = f"{100 * pair.outcome.mean:+.1f}".replace("-0.0", "+0.0")
-    return words_cell(f"{points}, {pair.outcome.word}{' *' if pair.outcome.addition else ''}")
+    family = f" ({pair.outcome.family})" if pair.outcome.family else ""
+    return words_cell(f"{points}, {pair.outcome.verdict}{family}")
 
 
 def _accuracy(mean: float, std: float | None) -> Markup:

@@ -33,8 +33,9 @@ class RunData:
     """A finished run as plain data.
     numbers, rows, config, scenario: the contents of summary.json, metrics.jsonl, config.yaml and scenario.json. folder:
     the run folder, None if the run was not kept on disk. cell: the names of the setting and the row in the study that
-    the run belongs to. client_details, drift_rounds: the contents of clients.json and drift.jsonl; None reads them when
-    they are needed. memory: config, scenario and weights (`Memory` of a run) that the folder does not hold."""
+    the run belongs to. family: its row's there, as planned; empty without a plan. client_details, drift_rounds: the
+    contents of clients.json and drift.jsonl; None reads them when they are needed. memory: config, scenario and weights
+    (`Memory` of a run) that the folder does not hold."""
 
     numbers: dict[str, Any]
     rows: list[log.Row]
@@ -42,6 +43,7 @@ class RunData:
     scenario: dict[str, Any]
     folder: Path | None = None
     cell: tuple[str, str] | None = field(default=None, compare=False)
+    family: str = field(default="", compare=False)
     client_details: ClientDetails | None = field(default=None, compare=False)
     drift_rounds: Sequence[log.DriftRound] | None = field(default=None, compare=False)
     memory: Any = field(default=None, repr=False, compare=False)

@@ -32,14 +32,16 @@ class Outcome:
 
 def outcome(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
     """Return the outcome of the cells of `study` so far, as their run folders in `study_folder` show it."""
-    outcome_so_far, choices = Outcome(), Choices(study, study_folder)
+    outcome_so_far, choices, families = Outcome(), Choices(study, study_folder), study_folder.families()
     for cell in cells:
         tuned, error = choices.of(cell)
         if tuned is not None:
             error = _gather(study_folder, tuned, outcome_so_far.results)
         if tuned is not None and tuned.folder in outcome_so_far.results:
             if cell.name not in outcome_so_far.done:
-                outcome_so_far.cell_results.append(replace(outcome_so_far.results[tuned.folder], cell=cell.row))
+                outcome_so_far.cell_results.append(
+                    replace(outcome_so_far.results[tuned.folder], cell=cell.row, family=families[cell.group])
+                )
             outcome_so_far.done[cell.name] = tuned.folder
         elif error:
             outcome_so_far.failed[cell.name] = error.partition("\n")[0]
@@ -122,11 +124,13 @@ def _as_cells(collected: finished_runs.CollectedRuns) -> None:
         by_fingerprint: dict[str, list[RunData]] = {}
         for result in results:
             by_fingerprint.setdefault(str(result.numbers.get("fingerprint", "")), []).append(result)
-        choices = Choices(study, StudyFolder(folder))
-        tuned = ((cell.row, choices.of(cell)[0]) for cell in study.cells)
-        pairs = dict.fromkeys((row, cell.config.fingerprint()) for row, cell in tuned if cell is not None)
-        for row, fingerprint in pairs:
-            collected.results += [replace(result, cell=row) for result in by_fingerprint.get(fingerprint, [])]
+        study_folder = StudyFolder(folder)
+        choices, families = Choices(study, study_folder), study_folder.families()
+        tuned = ((cell, choices.of(cell)[0]) for cell in study.cells)
+        pairs = {(cell.row, chosen.config.fingerprint()): cell.group for cell, chosen in tuned if chosen is not None}
+        for (row, fingerprint), group in pairs.items():
+            of_row = by_fingerprint.get(fingerprint, [])
+            collected.results += [replace(run, cell=row, family=families[group]) for run in of_row]
         why = "no cell of its study has this config; --allow-mixed joins it"
         known = {fingerprint for _, fingerprint in pairs}
         strays = [result for fingerprint, same in by_fingerprint.items() if fingerprint not in known for result in same]

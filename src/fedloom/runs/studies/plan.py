@@ -123,6 +123,13 @@ class StudyPlan:
         """Hash (16 hex digits) of everything in the study that can change a number."""
         return hashlib.sha256(json.dumps(relevant(self.values), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
+    @property
+    def families(self) -> dict[str, str]:
+        """The family of each row in comparisons, by the cells' name without the seed."""
+        primary = self.values.get("primary", ())
+        names = {True: "primary", False: "exploratory" if primary else ""}
+        return {cell.group: names[cell.method in primary] for cell in self.cells}
+
     def holds(self, subset: "StudyPlan") -> bool:
         """Whether all cells of another study are cells of this one, tuned in the same way."""
         # a grown study keeps its finished cells only if their tuning would choose the same values
@@ -181,6 +188,7 @@ def parse_study(values: Mapping[str, Any], folder: Path = Path()) -> StudyPlan:
         raise ConfigError(f"settings = {short_repr(list(settings))}: {why}")
     _refuse_namesakes(cells)
     complete: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
+    complete |= {"primary": list(keys.primary)} if keys.primary else {}
     complete |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
     tuning = {"tune": plain_space(keys.tune), "tries": keys.tries, "trials": dict(keys.trials)}
     complete |= {key: value for key, value in tuning.items() if value}
@@ -198,7 +206,7 @@ def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
         }
         for kind in ("settings", "methods")
     }
-    return {**values, **blocks}
+    return {key: value for key, value in values.items() if key != "primary"} | blocks
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:

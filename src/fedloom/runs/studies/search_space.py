@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import flat
 from fedloom.runs.config.keys import MAX_TRIES, built, refuse_many
 from fedloom.runs.config.sections import Section
@@ -90,8 +90,7 @@ def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
     range.
 
     Points are a scrambled Sobol sequence with a fixed seed (Optuna's). They are known before the first trial, so every
-    method tries the same points, in any order and on any machine. Raises `ConfigError` for ranges without Optuna.
-    """
+    method tries the same points, in any order and on any machine. Raises `ConfigError` for ranges without Optuna."""
     if not space:
         return []
     if tries is None:
@@ -147,7 +146,7 @@ def _value(dimension: tuple[Any, ...] | Range, drawn: Any) -> Any:
 
 
 # All other keys belong to a config.
-OF_STUDIES = ("config", "settings", "methods", "seeds", "leave_out", "tune", "tries", "trials")
+OF_STUDIES = ("config", "settings", "methods", "primary", "seeds", "leave_out", "tune", "tries", "trials")
 _MOST_SEEDS = 10_000  # a larger count is probably meant as a seed
 _OF_CELLS = ("seed", "method", "preset")
 
@@ -160,16 +159,18 @@ class StudyKeys(Section):
         settings: named blocks of keys. A block may have its own `config`, and in `without` the labels of methods to
             leave out. A list gives names of ready configs.
         methods: names, or labels with keys (`method`, `preset`, options) on top.
+        primary: the few methods whose comparisons the study is made for, by label. They are corrected apart from the
+            others; five at most are advisable. Fixed once the study's folder exists.
         seeds: seeds, or their number, counted from `seed`.
         leave_out: "domain" makes a setting for each domain of the source, whose runs train without it and are tested on
             it.
         tune: keys with values that every method tries, or with a range, from which every method tries `tries` points.
-        trials: keys for these trials alone.
-    """
+        trials: keys for these trials alone."""
 
     config: str | None = None
     settings: dict[str, dict[str, Any]] = Field(default={"": {}})
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    primary: tuple[str, ...] = ()
     seeds: int | tuple[int, ...] | None = None
     leave_out: Literal["domain"] | None = None
     tune: Space = Field(default_factory=dict)
@@ -204,6 +205,9 @@ class StudyKeys(Section):
 
     @model_validator(mode="after")
     def _tries(self) -> "StudyKeys":
+        for name in without_repeats("primary", self.primary):
+            if name not in self.methods:
+                raise ConfigError(f"primary = {name!r}: no method of the study; {suggest_name(name, [*self.methods])}")
         ranges = [key for key, tried in self.tune.items() if isinstance(tried, Range)]
         if ranges and self.tries is None:
             raise ConfigError(f"tune.{ranges[0]} is a range: say with tries how many points every method tries")

@@ -1,11 +1,13 @@
 """A study on disk, shared by processes and machines.
 
-.fedloom (the mark) · study.yaml (the whole study) · a run folder for each cell · NAME.error.txt for each cell that
-failed · trials/ (run folders of the tuning, and its choices) · .locks/.
+.fedloom (the mark) · study.yaml (the whole study) · families.json (which rows are compared together, as planned before
+the first run) · a run folder for each cell · NAME.error.txt for each cell that failed · trials/ (run folders of the
+tuning, and its choices) · .locks/.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +15,9 @@ import yaml
 from filelock import FileLock, Timeout
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import json_digest, json_text, parse_json, write_atomic
 from fedloom.core.safe_yaml import parse_yaml
+from fedloom.core.text import ALPHA
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage import folders
 from fedloom.runs.storage.finished_runs import TRIALS, version_of
@@ -23,6 +26,7 @@ from fedloom.runs.storage.schemas import difference
 from fedloom.runs.studies.plan import StudyPlan, parse_study, relevant
 
 STUDY = "study.yaml"
+FAMILIES = "families.json"
 LOCKS = ".locks"
 COPIES = ".copies"  # unfinished copies of killed processes; the next copy of the same cell clears it
 State = Literal["done", "failed", "under way", "begun", "left"]
@@ -44,6 +48,11 @@ class StudyFolder:
         if existing is not None and not (existing.holds(study) or study.holds(existing)):
             how = difference(relevant(existing.values), relevant(study.values)) or "made by another version of fedloom"
             raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
+        primary, planned = (plan and plan.values.get("primary", []) for plan in (study, existing))
+        if planned is not None and primary != planned:
+            raise RunFolderError(
+                f"primary = {primary}: {self.path} was planned with {planned}, before it ran; choose another --out"
+            )
 
     def claim(self, study: StudyPlan) -> None:
         """Create and mark the folder for this study, or for more cells of the study there. Raises as `check`."""
@@ -53,8 +62,25 @@ class StudyFolder:
                 self.check(study)
                 folders.claim(self.path, "study")
                 existing = read(self.path)
+                folders_of = [{cell.folder for cell in plan.cells} for plan in (existing, study) if plan]
+                renamed = existing and folders_of[0] == folders_of[1] and {*existing.families} == {*self.families()}
+                if renamed or not (self.path / FAMILIES).exists():
+                    planned = existing if existing and not renamed else study
+                    write_atomic(self.path / FAMILIES, json_text(_record(planned)))
                 if existing is None or (existing.values != study.values and study.holds(existing)):  # grown, or renamed
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
+
+    def families(self) -> Mapping[str, str]:
+        """The planned family of each row, by its name; "added later" for other names, and empty without a record."""
+        path = self.path / FAMILIES
+        try:
+            record = parse_json(path.read_text(encoding="utf-8"))
+            by_row = {member: family["name"] for family in record["families"] for member in family["members"]}
+            return defaultdict(lambda: "added later", by_row)
+        except FileNotFoundError:
+            return defaultdict(str)
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{path}: damaged ({error!r}); restore it from a copy of the folder") from None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -156,11 +182,20 @@ class StudyFolder:
         return cell.with_name(f"{cell.name}{_ERROR}")
 
 
+def _record(study: StudyPlan) -> dict[str, Any]:
+    """Return the planned families of a study: members, alpha, seeds, and a hash of it all."""
+    members: dict[str, list[str]] = {}
+    for group, name in study.families.items():
+        members.setdefault(name, []).append(group)
+    families = [{"name": name, "alpha": ALPHA, "members": groups} for name, groups in members.items()]
+    record = {"families": families, "seeds": sorted({cell.config.seed for cell in study.cells})}
+    return record | {"sha256": json_digest(record)}
+
+
 def read(path: Path) -> StudyPlan | None:
     """Return the study of a folder, as the present code understands it; None if there is none.
 
-    Raises `RunFolderError` if its file is damaged or has content that this version does not know.
-    """
+    Raises `RunFolderError` if its file is damaged or has content that this version does not know."""
     try:
         values: Any = parse_yaml((path / STUDY).read_text(encoding="utf-8"), _LONGEST)
         return parse_study(values)
