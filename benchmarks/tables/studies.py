@@ -1,7 +1,8 @@
 """Tables of the results page and the leaderboard, and of robust means under attacks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from statistics import fmean
 from typing import Any
 
 from benchmarks.cells import Cells, studies_by_name
@@ -20,7 +21,7 @@ from benchmarks.tables.words import (
     titles,
     worst,
 )
-from fedloom.results.difference import compare_family, paired_differences, rank_intervals
+from fedloom.results.difference import Difference, compare_family, paired_differences, rank_intervals
 
 SCENARIOS = {  # of the leaderboard, by study and setting
     "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
@@ -33,6 +34,8 @@ SCENARIOS = {  # of the leaderboard, by study and setting
     "honest-scale/authorities": "grades in 131 education authorities",
     "honest-scale/hundred-clients": "Fashion-MNIST, Dirichlet 0.1, 100 clients",
 }
+_COUNTED = ("ahead", "equivalent", "behind", "undecided")
+_FEWEST_SCENARIOS = 5  # below, nothing is tested over scenarios
 _MANY_ROWS, _RANKED_SEEDS = 10, 5  # in a table of many rows, fewer seeds rank nothing
 _HUNDRED_ROUNDS = RESULTS / "hundred_rounds.csv.gz"
 
@@ -46,7 +49,11 @@ def tables() -> dict[str, str]:
         if (study := name.partition("/")[0]) not in honest_scale.STUDIES
         for setting in [name.partition("/")[2]]
     }
-    others = {"leaderboard": leaderboard(studies), "attacks": attack_table(studies["attacks"])}
+    others = {
+        "over-scenarios": over_scenarios(studies),
+        "leaderboard": leaderboard(studies),
+        "attacks": attack_table(studies["attacks"]),
+    }
     return settings | others | {"hundred-rounds": hundred_rounds_table(read_rows(_HUNDRED_ROUNDS))}
 
 
@@ -83,10 +90,16 @@ def differences(cells: Cells, setting: str) -> dict[str, str]:
     diverged are not compared.
     """
     words = {name: DIVERGED for name, cell in cells.items() if _is_in(setting, name) and has_diverged(cell)}
+    return words | {name: in_words(outcome) for name, outcome in compared(cells, setting).items()}
+
+
+def compared(cells: Cells, setting: str) -> dict[str, Difference]:
+    """Return by cell its difference from the plain method of its protocol; those of a protocol are a family."""
+    outcomes: dict[str, Difference] = {}
     for family in _families(cells, setting):
-        outcomes = compare_family([list(by_seed.values()) for by_seed in family.values()])
-        words |= {name: in_words(outcome) for name, outcome in zip(family, outcomes, strict=True)}
-    return words
+        judged = compare_family([list(by_seed.values()) for by_seed in family.values()])
+        outcomes |= dict(zip(family, judged, strict=True))
+    return outcomes
 
 
 def seeds_higher(cells: Cells, setting: str) -> dict[str, str]:
@@ -176,6 +189,55 @@ def rank_texts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if interval is not None:
             texts[k] = "–".join(map(str, dict.fromkeys(interval)))
     return texts
+
+
+def over_scenarios(studies: Mapping[str, Cells]) -> str:
+    """Return how methods at their default preset compare with the plain method over scenarios, of which each is a unit.
+
+    From five scenarios on, the mean differences over seeds are values of the rule, methods of a protocol as one family;
+    below, the words of the scenarios are only counted.
+    """
+    by_side: dict[str, dict[str, list[Difference]]] = {"FedAvg": {}, "Local": {}}
+    for name in SCENARIOS:
+        study, _, setting = name.partition("/")
+        for side, label, outcome in _of_scenario(studies, study, setting):
+            by_side[side].setdefault(label, []).append(outcome)
+    rows = []
+    for side, by_method in by_side.items():
+        units = {label: [of.mean for of in outcomes] for label, outcomes in by_method.items()}
+        tested = {label: values for label, values in units.items() if len(values) >= _FEWEST_SCENARIOS}
+        judged = dict(zip(tested, compare_family([*tested.values()]), strict=True))
+        for label, values in sorted(units.items(), key=lambda row: -fmean(row[1])):
+            if len(values) > 1:
+                words = [outcome.word for outcome in by_method[label]]
+                counts = ", ".join(f"{word} in {words.count(word)}" for word in _COUNTED if word in words)
+                over = f"{100 * fmean(values):+.1f}"
+                if label in judged:
+                    over = in_words(judged[label]).replace(" seeds)", " scenarios)")
+                interval = judged[label].interval_text(100) if label in judged else "–"
+                each = ", ".join(f"{100 * value:+.1f}" for value in values)
+                title = titles().get(label.partition("+")[0], label) + "".join(label.partition("+")[1:])
+                rows.append([title, side, over, interval, f"{counts} of {len(values)}", each])
+    headers = "method, against, mean over scenarios, 95 % interval (alone), in single scenarios, differences"
+    return markdown(headers.split(", "), rows)
+
+
+def _of_scenario(studies: Mapping[str, Cells], study: str, setting: str) -> Iterator[tuple[str, str, Difference]]:
+    """Yield side, method and difference of each compared method at its default preset."""
+    if study not in honest_scale.STUDIES:
+        for name, outcome in compared(studies[study], setting).items():
+            cell = studies[study][name]
+            if (label := name.partition("/")[2]) == cell["method"] and cell["preset"] == "sound":
+                yield "Local" if cell["protocol"].startswith("personal") else "FedAvg", label, outcome
+        return
+    rows = {
+        name.partition("/")[2]: cell for name, cell in honest_scale.joined(studies).items() if _is_in(setting, name)
+    }
+    for side, protocol in (("FedAvg", honest_scale.GLOBAL), ("Local", honest_scale.PERSONAL)):
+        tested = {label: cell for label, cell in rows.items() if protocol in cell["tested"]}
+        for label, outcome in honest_scale.compared(tested, protocol, side.lower()).items():
+            if label == rows[label]["method"]:
+                yield side, label, outcome
 
 
 def attack_table(cells: Cells) -> str:

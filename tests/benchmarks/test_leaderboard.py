@@ -1,5 +1,6 @@
 """The leaderboard: sorted by mean, intervals of ranks, a table for each scenario and protocol."""
 
+from benchmarks.tables import studies
 from benchmarks.tables.studies import ranked_tables
 
 
@@ -64,3 +65,20 @@ def test_rows_of_which_a_run_diverged_come_last_without_a_rank():
     text = ranked("Digits", cells, {"s/lost": "diverged"})
     assert ranks(text) == ["1", "2", "–"]
     assert text.splitlines()[-1].startswith("| – | FedAvg (lost) | 67.0 ± 49.4 | diverged |")
+
+
+def test_over_scenarios_fewer_than_five_are_only_counted(monkeypatch):
+    """Gains of exactly 2 points in each of five scenarios, and of one method in two of them."""
+    names = [f"study/s{k}" for k in range(5)]
+    monkeypatch.setattr(studies, "SCENARIOS", {name: name for name in names})
+    cells = {}
+    for k in range(5):
+        for method, gain in (("fedavg", 0), ("feddw", 0.02), ("moon", -0.1)):
+            if method != "moon" or k < 2:
+                row = cell([0.5 + gain + seed / 100 for seed in range(3)]) | {"method": method, "preset": "sound"}
+                cells[f"s{k}/{method}"] = row
+    lines = studies.over_scenarios({"study": cells}).splitlines()[2:]
+    assert (
+        lines[0] == "| FedDW | FedAvg | +2.0, ahead | +2.0 to +2.0 | ahead in 5 of 5 | +2.0, +2.0, +2.0, +2.0, +2.0 |"
+    )
+    assert lines[1] == "| MOON | FedAvg | -10.0 | – | behind in 2 of 2 | -10.0, -10.0 |"
