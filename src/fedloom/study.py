@@ -14,6 +14,7 @@ from fedloom.core.text import counted, seconds_text
 from fedloom.results.comparison import Comparison
 from fedloom.results.data_table import DataTable
 from fedloom.results.result import Summary
+from fedloom.results.verdict import foresight
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.keywords import CompareKeywords, scenario_section
 from fedloom.runs.config.scenario_config import ScenarioConfig
@@ -45,6 +46,7 @@ class Study:
         out: Path | str,
         scenario: _Described | Sequence[_Described] | None = ...,
         settings: Mapping[str, _Described | Mapping[str, Any]] | Sequence[str] | None = ...,
+        primary: Sequence[str] = ...,
         seeds: int | Sequence[int] | None = ...,
         config: str | None = ...,
         model: str | Mapping[str, Any] | Sequence[Any] | None = ...,
@@ -65,6 +67,7 @@ class Study:
 
         - `scenario`: a description from `fedloom.scenario`, or a list of them.
         - `settings`: a mapping of names to scenarios, or to keys of a config on top of the shared ones.
+        - `primary`: the few methods whose comparisons are a family apart from the others, by label.
         - `seeds`: the seeds, or how many from 0 on; three if None.
         - `config`: a YAML config, or the name of a ready one, below all other keys.
         - `model`: name or section of a network.
@@ -116,7 +119,7 @@ class Study:
         trials, states = job_states(self._plan, folder, cells, jobs)
         state_of = trials | states
         totals = ", ".join(f"{number} {state}" for state, number in Counter(states.values()).items())
-        notes = [f"{counted(len(cells), 'cell')} in {counted(len(jobs), 'run')}: {totals}"]
+        notes = [f"{counted(len(cells), 'cell')} in {counted(len(jobs), 'run')}: {totals}", *foresight(self._plan)]
         if seconds := seconds_left(folder, [job for job in jobs if state_of[job.name] != "done"]):
             notes.append(f"about {seconds_text(seconds)} on one core, as long as the finished runs took")
         rows = [{"cell": name, "state": state} for name, state in state_of.items()]

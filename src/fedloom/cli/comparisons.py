@@ -216,6 +216,7 @@ def _show_plan(
 ) -> None:
     """Print the state of trials and cells, and the time that the open `jobs` (cells and their trials) will take."""
     from fedloom.core.text import counted, seconds_text
+    from fedloom.results.verdict import foresight
     from fedloom.runs.studies.tuning import job_states, seconds_left
 
     trials, states = job_states(study, study_folder, cells, jobs)
@@ -223,12 +224,12 @@ def _show_plan(
     seconds = seconds_left(study_folder, [job for job in jobs if state_of[job.name] != "done"])
     if as_json:
         plan = {"study": study.hash, "cells": states, "trials": trials, "runs": len(jobs)}
-        shared.print_json(plan | {"counts": counts, "seconds_left": seconds})
+        shared.print_json(plan | {"counts": counts, "seconds_left": seconds, "foresight": foresight(study)})
         return
     shared.print_lines(*(f"{state:>9}  {name}" for name, state in state_of.items()))
     totals = ", ".join(f"{n} {state}" for state, n in counts.items())
     with_trials = f" and {counted(len(trials), 'trial')} of tuning" if trials else ""
-    shared.print_lines(f"{len(cells)} cells{with_trials} in {len(jobs)} runs: {totals}")
+    shared.print_lines(f"{len(cells)} cells{with_trials} in {len(jobs)} runs: {totals}", *foresight(study))
     if seconds:
         shared.print_lines(f"about {seconds_text(seconds)} on one core, judging by the finished runs")
 

@@ -10,6 +10,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.group import ResultRow
 from fedloom.results.pairs import all_paired, family_note
 from fedloom.results.table import result_table
+from fedloom.results.verdict import foresight
 from fedloom.runs.studies.plan import parse_study
 from fedloom.runs.studies.study_folder import StudyFolder
 from toy_results import MakeResult
@@ -80,3 +81,19 @@ def test_rows_of_another_family_change_no_word(make_result: MakeResult) -> None:
     assert "of 1 primary" in words("added later")["fedsc"]
     assert "of 6 primary" in words("primary")["fedsc"]
     assert words("primary")["fedsc"].startswith("undecided")
+
+
+def test_a_plan_says_what_it_will_be_able_to_see() -> None:
+    """By tables of the noncentral t: one comparison of three seeds needs 3.26 standard deviations for power .8."""
+    (single,) = foresight(parse_study(planned(["fedavg", "fedsc"])))
+    assert single.startswith(
+        "3 seeds, one family of 1 comparison: a method is seen to be ahead or behind with chance .8"
+    )
+    assert "from about 3.3 standard deviations" in single
+    both = foresight(parse_study(planned(METHODS, primary=["fedsc"], seeds=10)))
+    assert [line.partition(":")[0] for line in both] == [
+        "10 seeds, primary family of 1 comparison",
+        "10 seeds, exploratory family of 2 comparisons",
+    ]
+    assert foresight(parse_study(planned(["fedavg"]))) == []
+    assert foresight(parse_study(planned(METHODS, seeds=2)))[0].endswith("of 3 comparisons: too few for any word")
