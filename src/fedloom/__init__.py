@@ -4,8 +4,7 @@
     scenario = fl.scenario("digits", partition="dirichlet", alpha=0.1, clients=10)
     result = fl.run(method="fedsc", scenario=scenario, rounds=30, seed=0)
 
-Names are loaded when first used, which keeps `import fedloom` fast.
-"""
+Names are loaded when first used, which keeps `import fedloom` fast."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

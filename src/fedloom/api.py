@@ -1,7 +1,6 @@
 """The functions of the top level: `fedloom.scenario`, `run`, `compare`, `inspect`, `read`, `diagnose` and `advise`.
 
-Diagnosis and advice are imported when they are called, because a run does not need them.
-"""
+Diagnosis and advice are imported when they are called, because a run does not need them."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def test_a_run_says_on_how_many_clients_a_rank_metric_is_defined():
     evaluation = {"protocol": "global/local", "metrics": ["auroc"]}
     scenario = {"source": "digits", "partition": "classes", "classes_per_client": 1, "clients": 10}
     run(parse({"method": "fedavg", "rounds": 1, "scenario": scenario, "evaluation": evaluation}), callbacks=[notes])
-    assert "`auroc` is defined on 0 of 10 clients" in notes.texts
+    pooled = "in global/local its value is therefore that of all test samples together"
+    assert f"`auroc` is defined on 0 of 10 clients; {pooled}" in notes.texts
 
 
 def test_inspect_says_what_is_shared_and_where_a_metric_is_undefined(tmp_path, capsys):

@@ -1,8 +1,7 @@
 """Where tables and progress are printed, and the signals that end a command.
 
 The console lets no foreign text act, and prints a row that is wider than itself as one line for each cell. A terminal
-sends Ctrl-C to every process that it shows, so only the first process listens, and ends the others.
-"""
+sends Ctrl-C to every process that it shows, so only the first process listens, and ends the others."""
 
 import contextlib
 import io

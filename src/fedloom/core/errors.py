@@ -1,8 +1,7 @@
 """Errors that a person can act on.
 
 Every `FedloomError` states the value, why it is wrong and what would be right, in one line. The command line and
-notebooks show that line alone and exit with `exit_code`; any other exception is a bug and keeps its traceback.
-"""
+notebooks show that line alone and exit with `exit_code`; any other exception is a bug and keeps its traceback."""
 
 import copy
 import difflib
@@ -72,8 +71,7 @@ class ClientError(FedloomError):
     """An exception inside one client's work, which is its `__cause__`.
 
     Attributes: `client` (id, or below 0 in a test of the server's model), `round` (1-based), `stage` ("begin",
-    "phase 0", "end", "test", ...), `method` (its name, empty where it is unknown).
-    """
+    "phase 0", "end", "test", ...), `method` (its name, empty where it is unknown)."""
 
     exit_code = 1
 

@@ -2,8 +2,7 @@
 
 A record is a flat dict of named values: trees, class tables, tensors and plain scalars. States, payloads and uploads
 are records, and so checkpoints and messages share one format: safetensors with a JSON header, never pickle. Of a
-class table only the rows of held classes are written.
-"""
+class table only the rows of held classes are written."""
 
 import dataclasses
 import functools

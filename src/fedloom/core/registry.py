@@ -7,8 +7,7 @@ entry points of the group `fedloom.<noun>s`:
     [project.entry-points."fedloom.methods"]
     mine = "my_package.my_method:Mine"
 
-An entry point that cannot be loaded is left out with one warning.
-"""
+An entry point that cannot be loaded is left out with one warning."""
 
 import importlib
 import importlib.util
@@ -29,8 +28,7 @@ class Registry(Generic[T]):
     """Maps names to classes or functions. `noun` is used in messages and for the entry-point group; the modules of the
     package `home` register the built-ins.
 
-    Registering a second entry under a name is an error, except for the same definition run again, as in a notebook.
-    """
+    Registering a second entry under a name is an error, except for the same definition run again, as in a notebook."""
 
     def __init__(self, noun: str, *, home: str) -> None:
         self.noun, self._home = noun, home

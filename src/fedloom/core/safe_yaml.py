@@ -2,8 +2,7 @@
 
 PyYAML's safe loader builds no objects, but it recurses as deep as its input, expands aliases without limit, keeps the
 last of two equal keys, and follows YAML 1.1: it reads off, on, no and yes as truth values, although an option may be
-called `off`, 010 as 8, and 1:30 as 90.
-"""
+called `off`, 010 as 8, and 1:30 as 90."""
 
 import re
 from collections.abc import Hashable

@@ -1,8 +1,7 @@
 """Random streams: every generator is derived from (seed, purpose, round, client).
 
 Nothing draws from a global generator, so no result depends on the order in which clients, engines, runs or tests
-happen to execute. Equal keys give equal streams, on every machine and in every process.
-"""
+happen to execute. Equal keys give equal streams, on every machine and in every process."""
 
 import contextlib
 import hashlib
@@ -55,8 +54,7 @@ class Streams:
 
         For code that takes no generator: initialisation of modules, dropout layers, random numbers inside a loss.
 
-        purpose, round_, client: as for `key`. device: a CUDA device whose generator is also seeded.
-        """
+        purpose, round_, client: as for `key`. device: a CUDA device whose generator is also seeded."""
         return self.resumable(purpose, round_, client, device).active(once=True)
 
     def resumable(
@@ -64,8 +62,7 @@ class Streams:
     ) -> "GlobalGenerators":
         """Return what `isolated` does as an object that several blocks can use, each from where the last one ended.
 
-        purpose, round_, client, device: as for `isolated`.
-        """
+        purpose, round_, client, device: as for `isolated`."""
         # A key has 128 bits; generators of torch take no more than 64.
         return GlobalGenerators(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF, device)
 

@@ -1,7 +1,6 @@
 """Text for people: numbers with their units, counted nouns, lists. Imports neither torch nor matplotlib.
 
-Shares in [0, 1] are stored as such and printed in percent; all other measures are printed as they are stored.
-"""
+Shares in [0, 1] are stored as such and printed in percent; all other measures are printed as they are stored."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,7 @@
 """Trees: flat, ordered `dict[str, Tensor]`, and all weight arithmetic.
 
 Two rules hold for every sum over clients: it is taken in float64 in the order given (client order), and integer
-tensors (batch-norm counters) are never averaged: the first tree's value is kept.
-"""
+tensors (batch-norm counters) are never averaged: the first tree's value is kept."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -46,8 +45,7 @@ def weighted_mean(trees: Iterable[Tree], weights: Iterable[float]) -> Tree:
     """Return sum_k weights_k trees_k / sum_k weights_k for floating tensors, and integer tensors of the first tree.
 
     Sums are float64 in the given order, then cast to the entry's dtype. Iterables are consumed once, in small groups.
-    Raises `ValueError` for no tree, differing names or shapes, or weights that are negative or sum to zero.
-    """
+    Raises `ValueError` for no tree, differing names or shapes, or weights that are negative or sum to zero."""
     pairs = itertools.zip_longest(trees, weights)
     first_tree, sums, all_weights = Tree(), list[_Sum](), list[float]()
     while group := list(itertools.islice(pairs, _TREES_PER_PASS)):

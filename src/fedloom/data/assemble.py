@@ -30,8 +30,7 @@ Tests = Literal["shares", "matched"]
 class OwnSplit(BaseModel):
     """Every client's samples split by class into training, validation and test parts, in these proportions.
 
-    Each client is then tested on its own part. The global test set is the union of all clients' test parts.
-    """
+    Each client is then tested on its own part. The global test set is the union of all clients' test parts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

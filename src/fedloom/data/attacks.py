@@ -88,8 +88,7 @@ class LabelFlip(Attack):
     1911.11815). With both, only `source` becomes `target` (Tolpegin et al., ESORICS 2020, arXiv 2007.08432).
     Success is the share of test samples from flipped classes that are predicted as the class they were flipped to.
 
-        attack: {name: label-flip, share: 0.2, source: 5, target: 3}
-    """
+        attack: {name: label-flip, share: 0.2, source: 5, target: 3}"""
 
     source: int | None = Field(
         None,
@@ -229,8 +228,7 @@ class SignFlip(UploadAttack):
 
     Success is the fall of accuracy against a run without the attack; one run cannot show it.
 
-        attack: {name: sign-flip, share: 0.2, factor: 4}
-    """
+        attack: {name: sign-flip, share: 0.2, factor: 4}"""
 
     factor: float = Field(1.0, gt=0, description="Factor of the reversed change that a misbehaving client uploads.")
 
@@ -244,8 +242,7 @@ class Gaussian(UploadAttack):
 
     Blanchard et al., NeurIPS 2017, 1703.02757, take a standard deviation of 200. One run cannot show its success.
 
-        attack: {name: gaussian, share: 0.2, std: 1}
-    """
+        attack: {name: gaussian, share: 0.2, std: 1}"""
 
     std: float = Field(
         1.0, gt=0, description="Standard deviation of the noise, in units of a weight. The default is our choice."
@@ -262,8 +259,7 @@ class Scaled(UploadAttack):
     Bagdasaryan et al., AISTATS 2020, 1807.00459; their factor is the number of clients. One run cannot show its
     success.
 
-        attack: {name: scaled, share: 0.2, factor: 10}
-    """
+        attack: {name: scaled, share: 0.2, factor: 10}"""
 
     factor: float = Field(
         10.0, gt=0, description="Factor of the change that a misbehaving client uploads. The default is our choice."
@@ -279,8 +275,7 @@ class Alie(UploadAttack):
     Baruch et al., NeurIPS 2019, 1902.06156, Algorithm 3; deviations have the divisor k. One run cannot show its
     success.
 
-        attack: {name: alie, share: 0.2, z: 1.5}
-    """
+        attack: {name: alie, share: 0.2, z: 1.5}"""
 
     colludes = True
     min_bad = 2

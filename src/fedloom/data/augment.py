@@ -1,8 +1,7 @@
 """Augmentation of batches: random crop with padding, horizontal flip and rotation.
 
 The caller passes a generator for (seed, round, client). Crop and flip move stored values without changing them, so
-their bits are the same on every device.
-"""
+their bits are the same on every device."""
 
 from typing import Literal
 

@@ -17,8 +17,7 @@ class DataFinding:
 
     check: its name. rows: how many are concerned. first_rows: the numbers of the first of them, from 1 on; empty where
     the whole column is meant. rule: a sentence with the measured numbers. key: the config key that mends it, or what
-    else does. is_note: a hint that raises no alarm.
-    """
+    else does. is_note: a hint that raises no alarm."""
 
     check: str
     column: str

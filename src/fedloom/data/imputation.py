@@ -35,8 +35,7 @@ class ImputedColumn(BaseModel):
 
     features: names of its features: the column for numbers, "column=word" for each of its words. value: a number, or a
     word; None until it is known. indicator: whether `missing(column)` is a feature, 1 where the cell was missing.
-    observed, missing: training cells with and without a value; a node's training cells are all nodes' together.
-    """
+    observed, missing: training cells with and without a value; a node's training cells are all nodes' together."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -102,8 +102,7 @@ def class_ids(
     in the order of the ids), as many numbers as there are names. Booleans are the classes False and True. Words: see
     `named_ids`. Labels of other kinds come back as they are, for `fedloom.data.dataset.checked` to refuse. Raises
     `DataError`, with the set as origin, for labels that are no classes: too many, too large, or marks of a missing
-    value that `classes` does not name.
-    """
+    value that `classes` does not name."""
     labels = [_plain(part, origin) for part in parts]
     if classes is None and all(part.dtype.kind == "b" for part in labels):
         classes = ("False", "True")
@@ -167,8 +166,7 @@ def multi_labels(
     """Return several labels a sample as int64 [n, L] of 1, 0 and -1 (not recorded) for each part, and the L names, by
     default the numbers of the columns. parts: [n, L] of 1, 0, -1, booleans or NaN, which is -1.
 
-    Raises `DataError`, with the set as origin, for other shapes and values, and for names that do not fit.
-    """
+    Raises `DataError`, with the set as origin, for other shapes and values, and for names that do not fit."""
     need = "labels: multi needs numbers [n, L]: 1, 0, and -1 or an empty cell where a label was not recorded"
     values = []
     for part in parts:

@@ -127,8 +127,7 @@ _KEY = "scenario.held_out.domain"
 class LeftOutDomain:
     """The samples of one domain, and of all others.
 
-    index: of the domain in the source. train, test: its rows; other_train, other_test: those of the other domains.
-    """
+    index: of the domain in the source. train, test: its rows; other_train, other_test: those of the other domains."""
 
     name: str
     index: int

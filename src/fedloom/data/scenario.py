@@ -191,8 +191,7 @@ class LabelSkew:
 
     total_variation: mean over pairs of clients of 1/2 sum_c |p_k(c) - p_q(c)|, in [0, 1]. classes_per_client: mean
     number of classes held. imbalance: largest class / smallest class over all clients (inf if one is empty).
-    size_ratio: largest client / smallest client. empty_clients, empty_classes: ids that hold or have nothing.
-    """
+    size_ratio: largest client / smallest client. empty_clients, empty_classes: ids that hold or have nothing."""
 
     total_variation: float
     classes_per_client: float
@@ -324,8 +323,7 @@ def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, A
     data; `ids`: the number of token ids, and `words` those from id 2 on; `features`: the columns of a table, or
     "column=word"; `ranges`: for each feature the lowest and highest value, rounded outwards to about a tenth of their
     distance, which hides the exact value of a single person; `imputed`: only where missing cells are filled, by which
-    values. rows: numbers of the samples that clients train on, for `ranges`; None takes all.
-    """
+    values. rows: numbers of the samples that clients train on, for `ranges`; None takes all."""
     mean, std = (None if moments is None else moments.tolist() for moments in (data.mean, data.std))
     tokens = data.x.dtype == torch.int64
     return {

@@ -17,8 +17,7 @@ Indices = NDArray[np.int64]
 class Views:
     """Client k holds the samples `order[offsets[k] : offsets[k + 1]]`; `len(views)` clients.
 
-    A view is a slice: a million clients cost two arrays, and one client's view costs nothing.
-    """
+    A view is a slice: a million clients cost two arrays, and one client's view costs nothing."""
 
     order: Indices
     offsets: Indices
@@ -209,8 +208,7 @@ def matched_counts(train: Indices, test: Indices) -> Indices:
     """Return how many test samples per class [C], of `test` [C], match a client's training samples `train` [C].
 
     floor(r * train_c) with r = min over the classes held of test_c / train_c: the largest test set with the client's
-    own mix (Fed-CO2, Li et al. 2023). All zero if a class held has no test sample.
-    """
+    own mix (Fed-CO2, Li et al. 2023). All zero if a class held has no test sample."""
     held_classes = np.flatnonzero(train)
     if not len(held_classes):
         return np.zeros_like(train)

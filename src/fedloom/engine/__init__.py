@@ -1,8 +1,7 @@
 """Floor 4: the round loop and the engines that execute clients. Knows no single method.
 
 Read `loop.py`, `client.py`, `steps.py`, `serial.py`: they are the whole meaning. `processes/` and `stacked/` execute
-the same otherwise, `fast/` sooner.
-"""
+the same otherwise, `fast/` sooner."""
 
 from fedloom.engine.batch_sampler import PASS_BATCH
 from fedloom.engine.client import Worker

@@ -1,8 +1,7 @@
 """The engine that finds the fastest engine by comparing whole rounds of the run itself.
 
 A short trial would mislead, because start-up and other work on the machine weigh more in it than training. So real
-rounds are timed, and from time to time the other engines get another round.
-"""
+rounds are timed, and from time to time the other engines get another round."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -27,8 +27,7 @@ def flops_of(
 
     The work of the first participant of each architecture group in the last round is counted, with its state after
     that round, and scaled to the training samples that samples_by_group has of all rounds; the same for a closing and
-    an opening round, and for the adapted_samples of tests. The worker's nets change, and hooks may raise.
-    """
+    an opening round, and for the adapted_samples of tests. The worker's nets change, and hooks may raise."""
     last_round, total = max(1, federation.round), 0.0
     further = {last_round + 1: closing_samples_by_group or {}, 0: opening_samples_by_group or {}}
     for round_, by_group in {last_round: samples_by_group, **further}.items():

@@ -1,7 +1,6 @@
 """Comparable keys of phases, and the constants of a round as a structure with leaves, like pytrees in JAX.
 
-Keys are equal for clients that do the same, although every client has its own function objects.
-"""
+Keys are equal for clients that do the same, although every client has its own function objects."""
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping

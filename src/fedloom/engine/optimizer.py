@@ -1,6 +1,5 @@
 """Local optimisers that update lists of tensors in place, with less overhead a step than `torch.optim`, and moves to
-the weights at which a second pass takes its gradients (`Train.ascent`).
-"""
+the weights at which a second pass takes its gradients (`Train.ascent`)."""
 
 import contextlib
 import copy

@@ -1,7 +1,6 @@
 """The only access to `engine/fast/`, which does the same work faster, and the handling of freed memory.
 
-Without that folder, all runs work as before.
-"""
+Without that folder, all runs work as before."""
 
 import ctypes
 import functools

@@ -1,8 +1,7 @@
 """Local steps of one client: objective, gradients and update, batch after batch; and the batches of a statistics pass.
 
 A pass has the form of steps, so that engines can speed it up as they do training: a batch changes sums instead of
-weights, and the sums are what an optimiser's state is to a training phase.
-"""
+weights, and the sums are what an optimiser's state is to a training phase."""
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

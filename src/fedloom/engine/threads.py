@@ -1,8 +1,7 @@
 """Clients of a round on threads of this process: their steps are replayed without Python, side by side.
 
 Python begins and ends each client and takes the steps that cannot be replayed, one client at a time. All else runs in a
-pool of threads. The thread that waits for a result takes steps too.
-"""
+pool of threads. The thread that waits for a result takes steps too."""
 
 import itertools
 import time

@@ -1,8 +1,7 @@
 """The contract of a metric: a state that is computed batch by batch, merges, and gives a number.
 
 A state is a frozen dataclass whose fields are sums over samples: int, float, or a tensor. So it merges over batches,
-clients, workers and the nodes of a federation, in the order of the client ids. `docs/how-to/own-metric.md` has an
-example."""
+clients, workers and the nodes of a federation, in the order of the client ids. See `docs/how-to/own-metric.md`."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class Predictions:
     Attributes:
         logits: class scores [B, C], float.
         labels: true classes [B], int64; of several labels [B, L]: 1, 0 or -1 (not recorded).
-        targets: [C] int64, the class for which an attack wants each class to be taken, -1 for none; None if there is no
-            such attack.
+        targets: [C] int64, the class that an attack wants for each class, -1 for none; None without such an attack.
         scores_bytes: memory that the scores of a metric may take before they are counted in bins.
         owners: the client that holds each sample, where a model is tested on other clients' data; else None.
         domains: the sample's domain, where a metric asks for it; else None.

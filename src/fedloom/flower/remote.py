@@ -63,8 +63,7 @@ class RemoteEngine(Engine):
         """Yield one result for each client whose upload arrives in time and is accepted.
 
         All uploads arrive before the first result is yielded, because each is compared with the others. Raises
-        `ClientError` if more than `max_failures` clients fail, `FederationError` if fewer than `min_clients` remain.
-        """
+        `ClientError` if more than `max_failures` clients fail, `FederationError` if fewer than `min_clients` remain."""
         requested = {job.ctx.client: job for job in jobs}
         if not requested:
             return

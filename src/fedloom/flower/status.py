@@ -2,8 +2,7 @@
 The server replaces the status at every change, and every few seconds while it waits, so it tells when a server has
 died. The log is one JSON object per line, with run, round and client, and the same as sentences for people. It goes to
 the logger `fedloom.flower`. Flower's apps print it to stdout; a program that embeds a federation can format it itself,
-from the attribute `facts` of a log record.
-"""
+from the attribute `facts` of a log record."""
 
 import logging
 import sys

@@ -1,8 +1,7 @@
 """Floor 3: one file per method. `METHODS` lists them; `contract/method.py` defines a method.
 
 One import has everything that a method needs, here and in a plug-in: `import fedloom.methods as fm`. This file imports
-no method, so that a run loads only those that it uses.
-"""
+no method, so that a run loads only those that it uses."""
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree

@@ -14,8 +14,7 @@ class APFL(fm.Method):
 
     In every step, w moves by the gradient of CE(w); v and alpha by that of CE(alpha v + (1 - alpha) w), in which w
     counts as a constant; alpha is clipped to [0, 1] (Algorithm 1, Eq. 10). A client is tested with its mixture, which
-    uses the shared net's batch norm.
-    """
+    uses the shared net's batch norm."""
 
     spec = fm.Spec(
         nets={"shared": None, "own": None},

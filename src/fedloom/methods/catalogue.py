@@ -2,8 +2,7 @@
 
 Abilities come from a method's `Spec` and from the code that refuses a run. A toy net replaces the
 run's: one with features, a linear head and batch norm. Whether a wrapper can go around the method is also asked of a
-net without batch norm, because some wrappers refuse shared batch-norm statistics alone.
-"""
+net without batch norm, because some wrappers refuse shared batch-norm statistics alone."""
 
 import contextlib
 import functools

@@ -24,8 +24,7 @@ class CCVR(fm.Method):
 
     In a closing round clients send mean and covariance of z for each class, with class counts. The server combines
     them: Sigma_c = [sum_k (n_k,c - 1) Sigma_k,c + n_k,c (mu_k,c - mu_c)(...)^T] / (n_c - 1) (Eq. 3-4, rearranged),
-    draws `features` of each held class from N(mu_c, Sigma_c), and trains the head on them with plain gradient steps.
-    """
+    draws `features` of each held class from N(mu_c, Sigma_c), and trains the head on them with plain gradient steps."""
 
     spec = fm.Spec(requires=("linear_head",), features=True, single_because="it draws features of one class each")
     Options = Options

@@ -16,8 +16,7 @@ class CFL(fm.Method):
 
     A cluster splits if |mean Delta| < eps1, max |Delta_k| > eps2 and it has more than `min_size` members, by
     agglomerative clustering of the cosines of changes Delta_k. Each cluster, new ones included, then takes the mean of
-    its members. A client is tested with the model of its cluster, a newcomer with the first.
-    """
+    its members. A client is tested with the model of its cluster, a newcomer with the first."""
 
     spec = fm.Spec(sends={"model": fm.Sent(per_client=True)}, labels="multi")
 

@@ -14,8 +14,7 @@ class COPA(fm.Method):
 
     Local: CE(h_k(z)) + weight sum_{j != k} CE(h_j(z)), the other heads as they were sent. Server: the mean body by
     uniform weights; heads are kept, not averaged, and start as the first weights' head. Tests: the mean of all N heads'
-    logits, which for linear heads is the mean head's. The paper's hybrid batch-instance norm is left out.
-    """
+    logits, which for linear heads is the mean head's. The paper's hybrid batch-instance norm is left out."""
 
     spec = fm.Spec(
         receives=None,

@@ -11,8 +11,7 @@ class Ditto(fm.Method):
     """Ditto: FedAvg, and a private model of each client, pulled to the shared one. Li et al., ICML 2021, 2012.04221.
 
     Local: first FedAvg's steps from w^t; then v: CE + (lambda / 2) sum_params |v - w^t|^2 (Eq. 1, Algorithm 1). The
-    anchor is the model received, not the one just trained.
-    """
+    anchor is the model received, not the one just trained."""
 
     spec = fm.Spec(nets={"shared": None, "own": None}, private_nets=frozenset({"own"}), labels="multi")
 

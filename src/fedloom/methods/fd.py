@@ -14,8 +14,7 @@ class FD(fm.Method):
 
     Down: for each class the mean row of the *other* holders of the last round. Local: CE + gamma CE(row_y, p); samples
     whose class had no other holder add 0; then the class means of softmax outputs (Algorithm 1). Nets are private and
-    may differ. The paper takes means while it trains: `outputs_from=training`.
-    """
+    may differ. The paper takes means while it trains: `outputs_from=training`."""
 
     spec = fm.Spec(
         private=fm.ALL_ROLES,

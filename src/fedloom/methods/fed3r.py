@@ -33,8 +33,7 @@ class Fed3R(OneShotHead):
     al., ICML 2024, arXiv 2406.01116.
 
     In a closing round clients send sums over their samples: of z by class and of z z^T. The rows of the head are (sum z
-    z^T + lambda I)^-1 n_c mu_c, made unit, with mu_c the mean of class c over all clients; it has no bias.
-    """
+    z^T + lambda I)^-1 n_c mu_c, made unit, with mu_c the mean of class c over all clients; it has no bias."""
 
     spec = replace(OneShotHead.spec, labels="multi")
     Options = Options

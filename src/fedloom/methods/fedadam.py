@@ -12,8 +12,7 @@ class FedAdam(adaptive.FedOpt):
     """FedAdam: Adam at the server. Reddi et al., ICLR 2021, arXiv 2003.00295, Algorithm 2.
 
     Server: D = mean_k(w_k - w^t), weighted by samples; m <- beta1 m + (1 - beta1) D; v <- beta2 v + (1 - beta2) D^2; w
-    <- w + eta m / (sqrt(v) + tau). m starts at 0, v at tau^2, no bias correction. Buffers are averaged.
-    """
+    <- w + eta m / (sqrt(v) + tau). m starts at 0, v at tau^2, no bias correction. Buffers are averaged."""
 
     class Options(adaptive.Options):
         beta2: float = fm.option(0.99, "Share of the last v in the next one.", ge=0, lt=1)

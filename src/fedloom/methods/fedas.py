@@ -19,8 +19,7 @@ class FedAS(fm.Method):
     Local: one epoch moves the received body by the sum over classes of the mean of (z - goal)^2, goals the class means
     of features by the client's last body; then CE moves the body and the client's own head. Trace: sum over batches of
     |gradient of the batch's mean CE|^2 after training. Server: the mean of weights by traces. Tested: the client's
-    model after training, and the server's.
-    """
+    model after training, and the server's."""
 
     spec = fm.Spec(
         requires=("trained_body",),

@@ -68,8 +68,7 @@ class FedAvgM(ServerMomentum):
     """FedAvgM: momentum at the server. Hsu et al., 2019, arXiv 1909.06335.
 
     Server: D = w^t - mean_k(w_k), weighted by samples; v <- beta v + D; w <- w - eta v. With `nesterov`: w <- w - eta
-    (D + beta v). v starts at 0. Buffers are averaged.
-    """
+    (D + beta v). v starts at 0. Buffers are averaged."""
 
     spec = fm.Spec(labels="multi")
     citation = fm.Citation("Hsu et al., preprint 2019, arXiv 1909.06335")

@@ -8,8 +8,7 @@ class FedBABU(fm.Method):
     """FedBABU: only the body is trained; a client tunes a copy at the end. Oh et al., ICLR 2022, arXiv 2106.06042.
 
     The head stays as it was drawn on all clients. Server: the mean of bodies by samples (Algorithm 1). Personal: a copy
-    of the global model, tuned on the client's training data.
-    """
+    of the global model, tuned on the client's training data."""
 
     spec = fm.Spec(requires=("trained_body",), private=frozenset({fm.Role.HEAD}), labels="multi")
 

@@ -9,8 +9,7 @@ class FedBN(fm.Method):
     """FedBN: batch norm stays with the client. Li et al., ICLR 2021, arXiv 2102.07623, Algorithm 1.
 
     A client keeps scale, shift, running mean and variance of every batch-norm layer; the rest is averaged with equal
-    weights. Clients that never took part are tested with the first batch-norm state.
-    """
+    weights. Clients that never took part are tested with the first batch-norm state."""
 
     spec = fm.Spec(private=fm.BN_ROLES, labels="multi")
 

@@ -19,8 +19,7 @@ class FedCDA(fm.Method):
     The server keeps the K last models of each client. Participants, in B random batches, choose one each, by the least
     mean(F) + (L / 2) (mean |w|^2 - |mean w|^2) over all choices so far, absent clients' included, F the training loss.
     w is the mean of all choices. The first rounds are FedAvg. No code was released: K, B, L and the warm-up are those
-    of re-implementations.
-    """
+    of re-implementations."""
 
     spec = fm.Spec(sends={"model": fm.Sent(per_client=True), "loss": fm.Sent(per_client=True)}, labels="multi")
 

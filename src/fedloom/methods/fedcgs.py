@@ -64,8 +64,7 @@ class FedCGS(OneShotHead):
 
     In a closing round clients send sums over their samples: of z by class, of z z^T, and class counts. With the means
     M_c and the covariance S of all features, gamma I added, the head's rows are S^-1 M_c, its bias -M_c S^-1 M_c / 2 +
-    log(n_c / N). Any split of the same samples over clients gives the same head.
-    """
+    log(n_c / N). Any split of the same samples over clients gives the same head."""
 
     Options = Options
     presets = {"paper": {"gamma": 0.0}, "authors": {"gamma": 0.0}, "sound": {}}

@@ -18,8 +18,7 @@ class FedClassAvg(fm.Method):
 
     Local: CE of the first view + supervised contrast of both views + rho |head - received head|^2. The contrast is of
     unit features at temperature tau. A client begins its first round with `pretraining` epochs of plain CE. Server: the
-    mean of heads by samples. Bodies may differ, if the heads have one shape.
-    """
+    mean of heads by samples. Bodies may differ, if the heads have one shape."""
 
     spec = fm.Spec(requires=("same_heads",), private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any", views=2)
 

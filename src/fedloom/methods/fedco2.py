@@ -23,8 +23,7 @@ class FedCO2(fm.Method):
     pass in which each net learns the other's earlier outputs (Eq. 4-5), then CE plus the losses of all other clients'
     offline heads H_j on its maps (Eq. 6-7). Label skew (Algorithm 2): CE alone. The server averages the online nets
     (Eq. 2) and keeps a bank of heads. Prediction: the sum of both nets' logits (Eq. 3). The method's page says why
-    preset `sound` is `paper`.
-    """
+    preset `sound` is `paper`."""
 
     spec = fm.Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}), features=True)
 

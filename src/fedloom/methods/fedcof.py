@@ -65,8 +65,7 @@ class FedCOF(OneShotHead):
 
     In a closing round clients send class means of z and class counts. The spread of the clients' means estimates the
     covariance Sigma_c within class c. With G = sum_c (n_c - 1) (Sigma_c + gamma I) + N mu mu^T, the head's rows are G^+
-    n_c mu_c, made unit, without bias. Few clients make Sigma_c poor in rank, and gamma does the work.
-    """
+    n_c mu_c, made unit, without bias. Few clients make Sigma_c poor in rank, and gamma does the work."""
 
     Options = Options
     head_round = CovarianceHead

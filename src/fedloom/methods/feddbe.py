@@ -55,8 +55,7 @@ class FedDBE(Debiased):
     Opening round: all clients train from the first weights and send the running mean of their features, whose mean by
     samples is the goal. Local: CE of head(z + b_k) + kappa / 2 mean_d (m - goal)^2, b_k [d] the private vector, m a
     running mean of features from 0 in each round. Server: as FedAvg. Tested with b_k, which is 0 for newcomers and the
-    global model.
-    """
+    global model."""
 
     spec = fm.Spec(receives=None, private=frozenset({fm.Role.EXTRA}), features=True, labels="multi")
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}

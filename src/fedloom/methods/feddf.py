@@ -20,8 +20,7 @@ class FedDF(fm.Method):
     From the mean of the uploads by samples, the server takes steps on KL(softmax(mean_k logits_k) || softmax(logits))
     over batches of its unlabelled samples (`scenario.public`). Nets may differ: each architecture has its own mean, and
     all participants teach it. The paper stops by accuracy on validation data, after 10,000 steps at most; here the
-    number of steps is fixed.
-    """
+    number of steps is fixed."""
 
     spec = fm.Spec(architectures="any", sends={"model": fm.Sent(per_client=True)}, public="inputs")
 

@@ -12,8 +12,7 @@ class FedDisco(fm.Method):
     """FedDisco: clients weigh by size and by how even their labels are. Ye et al., ICML 2023, arXiv 2305.19229.
 
     Down, local: as FedAvg.   Up: weights, number of samples, discrepancy d_k (one number that tells of the labels).
-    Server: p_k in proportion to max(0, n_k / n - a d_k + b), n over the participants; w <- sum_k p_k w_k.
-    """
+    Server: p_k in proportion to max(0, n_k / n - a d_k + b), n over the participants; w <- sum_k p_k w_k."""
 
     spec = fm.Spec(
         sends={"model": fm.Sent(), "discrepancy": fm.Sent(per_client=True, labels=True)},

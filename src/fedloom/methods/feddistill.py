@@ -14,8 +14,7 @@ class FedDistill(fm.Method):
 
     Local: CE + KL(Q_y || p). Server: weights as FedAvg; Q <- ema fresh + (1 - ema) Q [C, C], a fresh row the mean of
     all outputs of the class in this round, e_c without holders. No paper defines it: rules and values are those of
-    FedDW's code, without its mistakes.
-    """
+    FedDW's code, without its mistakes."""
 
     spec = fm.Spec(
         receives=None,

@@ -198,8 +198,7 @@ class FedDW(DW, FedAvg):
     DW over FedAvg, with a classification layer w [C, d] without bias. Client: CE + mu |SL - softmax(w w^T)|^2 / C^2
     (Eq. 9-13), gradient through both factors of w w^T; then the class means of its softmax outputs (Eq. 4-6). Server:
     weights as FedAvg (Eq. 8); SL row i = mean of the outputs of class i over all samples of the round (Eq. 7). Preset
-    `sound` has mu = 30 and leaves out rows without data: see the method's page.
-    """
+    `sound` has mu = 30 and leaves out rows without data: see the method's page."""
 
     spec = fm.Spec(head_bias=False)
     presets = {

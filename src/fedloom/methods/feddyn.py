@@ -12,8 +12,7 @@ class FedDyn(fm.Method):
 
     Local: CE - <g_k, w> + (alpha / 2) |w - w^t|^2. Then g_k <- g_k - alpha (w_k - w^t). Server: h <- h - (alpha / N)
     sum_k (w_k - w^t), N all clients; w <- mean_k(w_k) - h / alpha, by uniform weights. g_k, h and both terms are over
-    parameters; buffers are averaged. The predictor "average", mean_k(w_k), is in the paper's results too.
-    """
+    parameters; buffers are averaged. The predictor "average", mean_k(w_k), is in the paper's results too."""
 
     spec = fm.Spec(sends={"model": fm.Sent()}, labels="multi")
 

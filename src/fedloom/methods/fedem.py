@@ -18,8 +18,7 @@ class FedEM(fm.Method):
 
     E: q_ij = softmax_j(log pi_kj - CE_ij) at the received models, in evaluation mode; pi_kj = mean_i q_ij. M: the sum
     over j of the mean over i of q_ij CE_ij, with the old shares. Server: as FedAvg, model by model. Tested with sum_j
-    pi_kj softmax(o_j).
-    """
+    pi_kj softmax(o_j)."""
 
     spec = fm.Spec(unstackable="it computes the received models as well", single_because="it mixes softmax outputs")
 

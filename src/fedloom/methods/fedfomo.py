@@ -18,8 +18,7 @@ class FedFomo(fm.Method):
     Local: w_j = (L(b) - L(theta_j)) / |theta_j - b| on the validation part, for received models and its own, b the
     weights with which its last training began; theta = b + sum_j max(w_j, 0) (theta_j - b) / sum_j max(w_j, 0); then CE
     on the other part. Server: adds the weights to the affinities A [N, N] and sends the M models with the highest, each
-    with probability epsilon - decay t a random one instead.
-    """
+    with probability epsilon - decay t a random one instead."""
 
     spec = fm.Spec(
         private=fm.ALL_ROLES,

@@ -17,8 +17,7 @@ class FedGen(fm.Method):
 
     Server: the mean by samples; steps of G on the mean over draws of sum_k (n_k,y / sum_j n_j,y) CE(h_k(G(e, y)), y)
     (Eq. 4 as released), h_k the participants' heads, e normal, y by their class counts. G: noise and one-hot class ->
-    linear -> ReLU -> linear -> z. Local: CE + weight mean CE(h(G(e, y)), y), which moves the head (Eq. 5).
-    """
+    linear -> ReLU -> linear -> z. Local: CE + weight mean CE(h(G(e, y)), y), which moves the head (Eq. 5)."""
 
     spec = fm.Spec(
         requires=("linear_head",),

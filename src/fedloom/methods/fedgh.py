@@ -11,8 +11,7 @@ class FedGH(fm.Method):
 
     Local: CE on all layers, then the class means of z. Server: gradient steps of the head on the mean CE(head(row),
     class) over the round's rows, one for each client and class. Bodies are private and may differ, if their heads have
-    one shape.
-    """
+    one shape."""
 
     spec = fm.Spec(
         requires=("linear_head", "same_heads"),

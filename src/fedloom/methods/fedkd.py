@@ -20,8 +20,7 @@ class FedKD(fm.Method):
     Local, with D = CE_mentor + CE_mentee and a private W_h [d, d']: for the mentor CE + (KL(mentee || mentor) + |z -
     W_h z'|^2 / d) / D, and the reverse for the mentee. Down and up: the update of the mentee as u, s, v of each matrix,
     of the least rank that keeps the energy T0 + (T1 - T0) t / T; the whole mentee for a client that missed a round.
-    Server: the uniform mean of updates. A client is tested with its mentor.
-    """
+    Server: the uniform mean of updates. A client is tested with its mentor."""
 
     class Options(fm.Options):
         mentee: str | None = fm.option(

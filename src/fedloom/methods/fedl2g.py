@@ -20,8 +20,7 @@ class FedL2G(fm.Method):
 
     Local, from round `warm_up` + 1: CE + mean of (a - G_y)^2 on the study samples, a the logits or features, G [C, q]
     the vectors. Every round, on one study batch: theta' = theta - lr grad of that loss, then thrown away, and a step of
-    size `server_lr` on CE(quiz; theta') as a function of G. Server: the plain mean of each row over its senders.
-    """
+    size `server_lr` on CE(quiz; theta') as a function of G. Server: the plain mean of each row over its senders."""
 
     spec = fm.Spec(
         receives=("guiding",),

@@ -8,8 +8,7 @@ class FedLC(fm.Method):
     """FedLC: logits calibrated by the client's own class counts. Zhang et al., ICML 2022, arXiv 2209.00189.
 
     Local: CE of o_c - tau n_c^(-1/4), n_c the client's number of samples of class c. A class that it lacks is left out
-    of the softmax. Another method of this name (Wang et al., ISPA 2022) is not this one.
-    """
+    of the softmax. Another method of this name (Wang et al., ISPA 2022) is not this one."""
 
     class Options(fm.Options):
         tau: float = fm.option(

@@ -14,8 +14,7 @@ class FedMD(fm.Method):
 
     Local: digest, steps on the mean of |o - consensus| over the public inputs and classes; then CE on own data; then
     the logits of the public inputs. Server: the plain mean of the participants' logits. A client keeps its net, with
-    which it is tested.
-    """
+    which it is tested."""
 
     spec = fm.Spec(
         private=fm.ALL_ROLES,

@@ -21,8 +21,7 @@ class FedNCM(OneShotHead):
     NeurIPS 2023, arXiv 2306.03937.
 
     In a closing round clients send class means of z and class counts. Row c of the head is mu_c / |mu_c|, with mu_c the
-    mean of class c over all clients; it has no bias.
-    """
+    mean of class c over all clients; it has no bias."""
 
     head_round = MeansHead
     citation = fm.Citation(

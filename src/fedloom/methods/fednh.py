@@ -16,8 +16,7 @@ class FedNH(fm.Method):
 
     o = s unit(z) W^T, W [C, d] with orthonormal rows at first. Local: CE, W fixed, then the class means of unit(z).
     Server: the uniform mean of bodies; a row of W <- unit(rho W + (1 - rho) unit(mean of the clients' rows by class
-    counts)). Predictors: "global", and "personal" by the client's last own model.
-    """
+    counts)). Predictors: "global", and "personal" by the client's last own model."""
 
     spec = fm.Spec(
         requires=("trained_body", "linear_head"),

@@ -10,8 +10,7 @@ class FedNTD(fm.Method):
     2106.03097.
 
     Local: CE + beta tau^2 KL(q^g || q), q = softmax(o / tau) over the C - 1 classes that are not the label, q^g that of
-    the weights received, in evaluation mode, without gradient.
-    """
+    the weights received, in evaluation mode, without gradient."""
 
     class Options(fm.Options):
         beta: float = fm.option(1.0, "Weight of the distillation; 0 is FedAvg.", ge=0)

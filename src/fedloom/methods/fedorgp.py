@@ -17,8 +17,7 @@ class FedORGP(PrototypePull):
 
     Local: CE + lambda_c mean over the batch of 1 - cos(z, row_y), from round 2 on. Server: the generator of FedTGP,
     with gradient steps on lambda_s mean (1 - cos(r, P_y)) + gamma mean over the other classes c of |cos(r, P_c)|, r the
-    rows of the round.
-    """
+    rows of the round."""
 
     spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)})
 

@@ -19,8 +19,7 @@ class FedPAC(fm.Method):
     Local: statistics of the received body; the head alone on CE; the body alone on CE + lambda |z - row_y|^2 / d.
     Server: bodies by samples, class means by samples of the class. A participant's head is the mean of all
     participants' heads with the simplex weights that minimise a^T (diag(variances) + D) a, D the products of the
-    differences of class-share-weighted class means. Clients that were not drawn keep their head.
-    """
+    differences of class-share-weighted class means. Clients that were not drawn keep their head."""
 
     spec = fm.Spec(
         requires=("trained_body",),

@@ -16,8 +16,7 @@ class FedPCL(fm.Method):
     Local, from round 2 on: CE(r G^T / tau, y) + mean over the K clients that have sent of CE(r P_k^T / tau, y), r = z /
     |z|, G global class means, P_k client k's, with G's rows where it has none. Server: G is the uniform mean over the
     round's holders; other classes keep their row. Tested: the class with the largest product of r with the client's own
-    class mean. Nets are private and may differ, if their features have one width.
-    """
+    class mean. Nets are private and may differ, if their features have one width."""
 
     spec = fm.Spec(
         receives=("prototypes", "tables"),

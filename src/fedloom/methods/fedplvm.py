@@ -19,8 +19,7 @@ class FedPLVM(fm.Method):
 
     Local: CE + weight (mean of -log(sum_own exp(cos^alpha / tau) / sum_all exp(cos^alpha / tau)) + 2 (1 - cos(z,
     b_y))^2), b_y the mean of the class's prototypes; then FINCH over the features of each class. Server: the mean of
-    weights; FINCH over all clusters' means of a class.
-    """
+    weights; FINCH over all clusters' means of a class."""
 
     spec = fm.Spec(
         receives=None, features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)}

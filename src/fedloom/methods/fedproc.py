@@ -12,8 +12,7 @@ class FedProc(fm.Method):
 
     Local: a contrast + (1 - a) CE, a = 1 - t / T in round t of T; the contrast is the batch mean of -log softmax over
     the known classes of cos(z, row), at y, and 0 for samples of unknown classes. Server: the mean of weights by
-    samples, and the uniform mean of class means over the holders.
-    """
+    samples, and the uniform mean of class means over the holders."""
 
     spec = fm.Spec(
         receives=None, features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(labels=True)}, labels="multi"

@@ -6,8 +6,7 @@ from fedloom.core import trees
 class FedProx(fm.Method):
     """FedProx: a proximal pull to the weights received. Li et al., MLSys 2020, arXiv 1812.06127.
 
-    Local: CE + (mu / 2) sum_params |w - w^t|^2 (Eq. 2), parameters only.
-    """
+    Local: CE + (mu / 2) sum_params |w - w^t|^2 (Eq. 2), parameters only."""
 
     class Options(fm.Options):
         mu: float = fm.option(

@@ -17,8 +17,7 @@ class FedRCL(fm.Method):
     Local: CE + mean over levels (`Net.levels`) of contrast + beta penalty, of cosines in a batch: contrast = -log(e^(p
     / tau) / (e^(p / tau) + sum_n e^(n / tau))), p the least similar sample of the class (itself allowed), n the two
     most similar of others; penalty = -log(e^(1 / tau) / (e^(1 / tau) + e^(q / tau))), q the least similar other sample
-    of the class, -1 where it is below the threshold.
-    """
+    of the class, -1 where it is below the threshold."""
 
     spec = fm.Spec(features=True)
 

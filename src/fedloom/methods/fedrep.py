@@ -8,8 +8,7 @@ class FedRep(fm.Method):
     """FedRep: a client fits its own head, then moves the shared body under it. Collins et al., ICML 2021, 2102.07078.
 
     First the private head alone, then the body alone, both with batch norm in training mode, as in released code.
-    Server: the mean of bodies (Algorithm 1: uniform). A client that never took part is tested with the first head.
-    """
+    Server: the mean of bodies (Algorithm 1: uniform). A client that never took part is tested with the first head."""
 
     spec = fm.Spec(
         requires=("trained_body",),

@@ -12,8 +12,7 @@ class FedRoD(fm.Method):
 
     Local: CE(o + gamma log n_c) + CE(sg[o] + private(sg[z])), o the shared head's logits, n_c the client's samples of
     class c, sg without gradient. Predictors: "global" is the shared head, "personal" the sum of both. Preset `fedco2`
-    has plain cross-entropy for the shared head, as that paper's code.
-    """
+    has plain cross-entropy for the shared head, as that paper's code."""
 
     spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True, single_because="it balances a softmax")
 

@@ -8,8 +8,7 @@ class FedRS(fm.Method):
     """FedRS: a restricted softmax for classes that a client lacks. Li, Zhan, KDD 2021, 10.1145/3447548.3467254.
 
     Local: CE of s_c o_c, s_c = 1 for a class that the client holds and alpha for one that it lacks. So the row of a
-    missing class gets alpha times the gradient. Tests take the plain logits.
-    """
+    missing class gets alpha times the gradient. Tests take the plain logits."""
 
     class Options(fm.Options):
         alpha: float = fm.option(

@@ -9,8 +9,7 @@ class FedSAM(fm.Method):
 
     Local: g = grad l(w), e = rho T^2 g / |T g| over all parameters together, then a step with grad l(w + e). T is 1;
     with `adaptive` it is |w| + eta for entries called "weight". Both gradients are of the same batch and dropout. Batch
-    norm counts the batch once. A step costs two forward and two backward passes.
-    """
+    norm counts the batch once. A step costs two forward and two backward passes."""
 
     class Options(fm.Options):
         rho: float = fm.option(0.1, "Length of the ascent. With 0 the method is FedAvg.", ge=0)

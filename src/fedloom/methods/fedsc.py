@@ -17,8 +17,7 @@ class FedSC(fm.Method):
     RPCL (Eq. 13-14) + CPDR (Eq. 15). The server averages weights as FedAvg, merges each prototype with its M nearest by
     the angle to the class mean into R [m, C, d] (Eq. 5-9), and averages R to O [C, d], weighted by size against label
     discrepancy (Eq. 10-12). Preset `sound` takes CPDR as a mean square, because the printed L1 sum swamps CE, and tau =
-    0.5: see the method's page.
-    """
+    0.5: see the method's page."""
 
     spec = fm.Spec(
         receives=None,

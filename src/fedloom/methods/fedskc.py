@@ -21,8 +21,7 @@ class FedSKC(fm.Method):
     clients minimise CE + LCL (Eq. 2-3). The server merges each client's row with its M nearest and averages over the
     holders to c~ (Eq. 1), weighs clients by size and distance to c~ (GDA, Eq. 4), and steps towards or away from the
     last broadcast model by the relative change of c~'s variance (GPR, Eq. 5). Preset `sound` has no U, GDA or GPR, and
-    tau = 0.5: see the method's page.
-    """
+    tau = 0.5: see the method's page."""
 
     spec = fm.Spec(
         receives=("model", "knowledge"),

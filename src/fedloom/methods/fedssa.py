@@ -17,8 +17,7 @@ class FedSSA(fm.Method):
 
     The header is the last linear layer, its row of a class d + 1 numbers. A client gets the rows of its classes (at
     first contact all), adds mu^t times its own, mu^t falling to 0 (Eq. 4-5), trains with CE over all classes, and sends
-    those rows. The server takes the plain mean over the holders of a class (Eq. 3); a row without holders stays.
-    """
+    those rows. The server takes the plain mean over the holders of a class (Eq. 3); a row without holders stays."""
 
     spec = fm.Spec(
         requires=("linear_head",),

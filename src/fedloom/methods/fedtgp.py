@@ -16,8 +16,7 @@ class FedTGP(PrototypePull):
     As FedProto, but prototypes come from a generator at the server: embedding [C, d] -> linear -> ReLU -> linear. It
     takes gradient steps on CE(-(distance + margin on the row's own class)) of the round's rows, one for each client and
     class, to the generated ones. margin is the largest distance of a class mean to the nearest other one, and `margin`
-    at most.
-    """
+    at most."""
 
     spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)}, labels="multi")
 

@@ -10,8 +10,7 @@ class FedUV(fm.Method):
 
     Local: CE + variance mean_c max(0, C^(-1/2) - std_c) + uniformity mean_{i<j} exp(-|z_i - z_j|^2 / sigma), std_c the
     unbiased standard deviation of the softmax output for class c over the batch, sigma the lower median of the batch's
-    nonzero squared distances, with gradient as released. Batches of one are skipped.
-    """
+    nonzero squared distances, with gradient as released. Batches of one are skipped."""
 
     spec = fm.Spec(batch_statistics=True, features=True)
 

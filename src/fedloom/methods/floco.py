@@ -20,8 +20,7 @@ class Floco(fm.Method):
     Local: CE with the head sum_i a_i end_i, a drawn for every batch: uniform on the simplex before round tau, then
     centre_k + U(0, rho) u, u of l1 norm 1. Server: as FedAvg; after round tau - 1, in which all clients train, the
     centres are principal components of their changes, projected to the simplex where they lie farthest apart. Tested:
-    personal at the client's centre, global at the middle of the simplex.
-    """
+    personal at the client's centre, global at the middle of the simplex."""
 
     spec = fm.Spec(
         requires=("trained_head",),

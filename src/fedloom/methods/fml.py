@@ -12,8 +12,7 @@ class FML(fm.Method):
     2006.16765.
 
     Local, at once: own net alpha CE + (1 - alpha) KL(p_meme || p_own); meme beta CE + (1 - beta) KL(p_own || p_meme)
-    (Eq. 8, 9), without gradient to teachers. Server: the mean of memes. A client is tested with its own net.
-    """
+    (Eq. 8, 9), without gradient to teachers. Server: the mean of memes. A client is tested with its own net."""
 
     class Options(fm.Options):
         alpha: float = fm.option(

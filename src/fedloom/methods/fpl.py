@@ -16,8 +16,7 @@ class FPL(fm.Method):
 
     Local: CE + batch mean of -log(sum_own exp(cos(z, p) / tau) / sum_all exp(cos(z, p) / tau)) + |z - b_y|^2 / d, b_y
     the mean of the prototypes p of the class; then the class means of z. Server: the mean of weights by samples; FINCH
-    over the participants' means of each class, and the clusters' means.
-    """
+    over the participants' means of each class, and the clusters' means."""
 
     spec = fm.Spec(
         receives=None,

@@ -21,8 +21,7 @@ class GPFL(fm.Method):
     Shared: body, class embedding E [C, d], conditional nets gamma and beta; the head is private. With u_G the mean row
     of E and u_P its mean by the client's class shares, both fixed for a round, and h(u) = ReLU(z (gamma(u) + 1) +
     beta(u)): CE(head(h(u_P))) + CE(cos(h(u_G), E)) + lambda |h(u_G) - E_y| over the batch, E as received. Tested:
-    head(h(u_P)).
-    """
+    head(h(u_P))."""
 
     spec = fm.Spec(receives=None, private=frozenset({fm.Role.HEAD}), features=True, labels="multi")
 

@@ -16,8 +16,7 @@ class HeteroFL(fm.Method):
     The models of a run are one kind of net in several widths, the widest first; r is a client's share of the widest
     net's features. Local: CE, outputs of hidden layers divided by r (Scaler), logits of absent classes set to 0.
     Server: each number is the mean over the clients that hold it, a row of the head over those that hold its class.
-    Tested: the widest net, without Scaler.
-    """
+    Tested: the widest net, without Scaler."""
 
     spec = fm.Spec(
         architectures="any",

@@ -6,8 +6,7 @@ class Local(fm.Method):
     """Local: every client trains its own net and nothing travels. The floor for personalised methods.
 
     All clients start from the same weights; a client trains only in rounds for which it is sampled.
-    Clients may have different architectures.
-    """
+    Clients may have different architectures."""
 
     spec = fm.Spec(private=fm.ALL_ROLES, architectures="any", sends={}, labels="multi")
     citation = fm.Citation("", traffic=("", "", "P"), compared_in=("feddw", "fedco2", "fedssa"))

@@ -9,8 +9,7 @@ class MOON(fm.Method):
 
     Local: CE - mu log(e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + e^(cos(z, z_p) / tau))) (Eq. 3), z_g and z_p the
     features by the received and by the client's last model, in evaluation mode, without gradient. A client without a
-    last model trains on CE alone. mu is the paper's for CIFAR-10; it has 1 for CIFAR-100.
-    """
+    last model trains on CE alone. mu is the paper's for CIFAR-10; it has 1 for CIFAR-100."""
 
     spec = fm.Spec(features=True, labels="multi")
 

@@ -28,8 +28,7 @@ class PFedFDA(fm.Method):
 
     Local: CE trains the body under the head of the Gaussians (M [C, d], S [d, d]) with the client's class shares.
     Clients send beta m + (1 - beta) M and the same of s and S, m and s the class means and the covariance of their
-    features. Server: the mean by samples. Test: a pass over the training data, and the head of the mixture.
-    """
+    features. Server: the mean by samples. Test: a pass over the training data, and the head of the mixture."""
 
     spec = fm.Spec(
         receives=("model", *TABLES),

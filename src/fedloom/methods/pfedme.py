@@ -14,8 +14,7 @@ class PFedMe(fm.Method):
 
     Local, for each batch: K times theta <- theta - personal_lr (grad CE(theta) + lambda (theta - w) + decay theta),
     then w <- w - lr lambda (w - theta) (Eq. 7, 8). theta starts at w in each round, as in released code. Server: (1 -
-    beta) w + beta mean of clients' w (Algorithm 1). lr lambda must be below 1.
-    """
+    beta) w + beta mean of clients' w (Algorithm 1). lr lambda must be below 1."""
 
     spec = fm.Spec(
         nets={"shared": None, "own": None},

@@ -13,8 +13,7 @@ class ProtoNorm(PrototypePull):
     """ProtoNorm: prototypes, spread on the sphere, pull features at a large norm. Lee et al., 2025, arXiv 2507.04310.
 
     Local: CE + lambda mean over the batch of |z - s row_y|^2 / d. Server: uniform means over the holders, made unit;
-    then steps that push the points apart with the force 1 / distance (the Thomson problem), back on the sphere.
-    """
+    then steps that push the points apart with the force 1 / distance (the Thomson problem), back on the sphere."""
 
     class Options(fm.Options):
         weight: float = fm.option(10.0, "lambda, the strength of the clients' pull; 0 is local training.", ge=0)

@@ -15,8 +15,7 @@ class SCAFFOLD(fm.Method):
 
     Local: w <- w - eta (grad CE(w) - c_k + c), K_k steps. Then c_k+ = c_k - c + (w^t - w_k) / (K_k eta) (option II), or
     the gradient at w^t (option I). Server: w <- w + eta_g mean_k(w_k - w^t); c <- c + (1 / N) sum_k (c_k+ - c_k), of
-    all N. Controls cover parameters; buffers are averaged.
-    """
+    all N. Controls cover parameters; buffers are averaged."""
 
     spec = fm.Spec(
         receives=None, sends={"model": fm.Sent(), "control": fm.Sent(form="change", spread=2.0)}, labels="multi"

@@ -77,8 +77,7 @@ class ResNet8(ResNet):
     """ResNet-8 of FedSKC for CIFAR: three stages of one basic block (64, 128, 256), 256 features (non-negative).
 
     At 3x32x32 and C = 10: 1,227,594 parameters. Layers and initialisation (convolutions N(0, sqrt(2 / (k^2 out))))
-    from the released code. Its 8x8 average pooling is a global one here: equal at 32x32, and any size works.
-    """
+    from the released code. Its 8x8 average pooling is a global one here: equal at 32x32, and any size works."""
 
     widths = (64, 128, 256)
 
@@ -93,8 +92,7 @@ class ResNet8(ResNet):
 class ResNet10(ResNet):
     """ResNet-10 of FedSC for CIFAR: four stages of one basic block (64 to 512), 512 features (non-negative).
 
-    At 3x32x32 and C = 10: 4,903,242 parameters. Layers from the released code, torch's default initialisation.
-    """
+    At 3x32x32 and C = 10: 4,903,242 parameters. Layers from the released code, torch's default initialisation."""
 
     widths = (64, 128, 256, 512)
 
@@ -105,8 +103,7 @@ class ResNet18Cifar(ResNet):
 
     128 features without a last ReLU. At 3x32x32 and C = 100: 11,350,656 parameters with FedDW's bias-free head
     (`head_bias=False`), 11,350,756 with a bias. Convolutions have biases, as in the released code. The common
-    ResNet-18 for CIFAR (11,173,962 parameters at C = 10) has neither these biases nor the two linear layers.
-    """
+    ResNet-18 for CIFAR (11,173,962 parameters at C = 10) has neither these biases nor the two linear layers."""
 
     widths, mapping = (64, 128, 256, 512), MAPPING
     blocks, conv_bias = 2, True
@@ -173,8 +170,7 @@ class MobileNetV2Half(MobileNetV2):
 
     Last convolution 640, FC 256 ReLU, FC 128 | head 128 -> C. At 3x32x32 and C = 100: 807,560 parameters with FedDW's
     bias-free head (`head_bias=False`), 807,660 with a bias. From the released code (the paper cites MobileNet V1):
-    ReLU instead of ReLU6, projected shortcuts. Its 4x4 average pooling is a global one here (equal at 32x32).
-    """
+    ReLU instead of ReLU6, projected shortcuts. Its 4x4 average pooling is a global one here (equal at 32x32)."""
 
     stages = ((1, 8, 1, 1), (6, 12, 2, 1), (6, 16, 3, 2), (6, 32, 4, 2), (6, 48, 3, 1), (6, 80, 3, 2), (6, 160, 1, 1))
     last_width, original, mapping = 640, False, MAPPING
@@ -186,8 +182,7 @@ class MobileNetV2Last512(MobileNetV2):
 
     The original (Sandler et al. 2018, layers as in torchvision) with a last convolution of 512 instead of 1280, a
     stem of stride 1, and no dropout | head 512 -> C. At 3x64x64 and C = 200: 2,079,176 parameters. The paper gives
-    only the name and d = 512, and the released code has no such net: the three changes are our choice.
-    """
+    only the name and d = 512, and the released code has no such net: the three changes are our choice."""
 
     stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
     last_width, original = 512, True
@@ -230,8 +225,7 @@ class ShuffleNetCifar(Net):
     global average, FC 256 ReLU, FC 128 | head 128 -> C. At 3x32x32 and C = 100: 1,130,324 parameters with FedDW's
     bias-free head (`head_bias=False`), 1,130,424 with a bias. From the released code: unlike the original, a 1x1 stem
     without pooling, and a ReLU after the depthwise convolution. Its 4x4 average pooling is a global one here (equal
-    at 32x32).
-    """
+    at 32x32)."""
 
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: HeadBias = True) -> None:
         super().__init__()

@@ -28,8 +28,7 @@ class MLP(Net):
     """Multi-layer perceptron on the flattened input, by default with one hidden layer of 200 units.
 
     FC h1 ReLU, FC h2 ReLU ... | head -> C, with `hidden=(h1, h2, ...)`. At 1x28x28, C = 10 and hidden (200,): 159,010
-    parameters. The net of FedDW's Fig. 5 (784-128-64-10) is `hidden=(128, 64), head_bias=False`: 108,992.
-    """
+    parameters. The net of FedDW's Fig. 5 (784-128-64-10) is `hidden=(128, 64), head_bias=False`: 108,992."""
 
     default_hidden: ClassVar[tuple[int, ...]] = (200,)
 
@@ -73,8 +72,7 @@ class BiLSTM(Net):
     over all L positions, FC 128 | head 128 -> C. At C = 2: 1,593,856 parameters with FedDW's bias-free head
     (`head_bias=False`), 1,593,858 with a bias. Layers as in the released code, also for padding: the padding id has an
     ordinary embedding, and padded positions count in the mean. The batched engine cannot stack LSTMs, because
-    `torch.vmap` has no rule for them.
-    """
+    `torch.vmap` has no rule for them."""
 
     def __init__(
         self,

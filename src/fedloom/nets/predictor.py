@@ -1,7 +1,6 @@
 """A plain module that predicts as a method does, and loading of trees into nets.
 
-A predictor: weights with the rule by which they predict, which methods offer and protocols test.
-"""
+A predictor: weights with the rule by which they predict, which methods offer and protocols test."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

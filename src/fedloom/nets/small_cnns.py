@@ -51,8 +51,7 @@ class EmnistCNN(TwoConvNet):
 
     conv5x5 (c -> 32) ReLU pool2, conv5x5 (32 -> 64) ReLU pool2, FC 512 ReLU | head 512 -> C.
     At 1x28x28 and C = 47: 601,007 parameters. The paper (Sec. IV-A) says only "multi-layers CNN" and the released
-    code has none: layers and widths, without padding, are our choice.
-    """
+    code has none: layers and widths, without padding, are our choice."""
 
     widths, hidden = (32, 64), (512,)
 
@@ -71,8 +70,7 @@ class FedDWMnistCNN(TwoConvNet):
 
     conv5x5 (c -> 10) pool2 ReLU, conv5x5 (10 -> 20) dropout 0.5 pool2 ReLU, FC 256 ReLU, FC 128 | head 128 -> C.
     At 1x28x28 and C = 10: 121,632 parameters with the bias-free head, 121,642 with a bias.
-    The paper names neither the pooling nor the dropout: both are the released code's.
-    """
+    The paper names neither the pooling nor the dropout: both are the released code's."""
 
     widths, hidden, last_relu = (10, 20), MAPPING, False
     dropout = 0.5
@@ -83,8 +81,7 @@ class FedDWCifarCNN(TwoConvNet):
     """FedDW's CNN for CIFAR-10: two 5x5 convolutions, 128 features without a last ReLU.
 
     conv5x5 (c -> 6) ReLU pool2, conv5x5 (6 -> 16) ReLU pool2, FC 256 ReLU, FC 128 | head 128 -> C.
-    At 3x32x32 and C = 10: 139,704 parameters with the bias-free head, 139,714 with a bias.
-    """
+    At 3x32x32 and C = 10: 139,704 parameters with the bias-free head, 139,714 with a bias."""
 
     widths, hidden, last_relu = (6, 16), MAPPING, False
 
@@ -95,8 +92,7 @@ class FedDWFashionCNN(TwoConvNet):
 
     conv5x5 (c -> 16, padded) BN ReLU pool2, conv5x5 (16 -> 32, padded) BN ReLU pool2, FC 256 ReLU, FC 128 |
     head 128 -> C. At 1x28x28 and C = 10: 449,184 parameters with the bias-free head, 449,194 with a bias.
-    Layers from the released code; the paper does not describe this net.
-    """
+    Layers from the released code; the paper does not describe this net."""
 
     widths, hidden, last_relu = (16, 32), MAPPING, False
     padding, conv_norm = 2, True
@@ -158,8 +154,7 @@ class DigitsCNN(Net):
     """Small CNN for 8x8 images: two 3x3 convolutions, one pooling, 64 features.
 
     conv3x3 (c -> 16) ReLU pool2, conv3x3 (16 -> 32) ReLU, FC 64 ReLU | head 64 -> C.
-    At 1x8x8 and C = 10: 38,282 parameters. No batch norm.
-    """
+    At 1x8x8 and C = 10: 38,282 parameters. No batch norm."""
 
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -180,8 +175,7 @@ class LeNet5(Net):
     """LeNet-5 (LeCun et al. 1998) with ReLU and max-pooling, for 28x28 or 32x32 images.
 
     conv5x5 (c -> 6, padded to keep 28) ReLU pool2, conv5x5 (6 -> 16) ReLU pool2, FC 120 ReLU, FC 84 ReLU |
-    head 84 -> C. At 1x28x28 and C = 10: 61,706 parameters.
-    """
+    head 84 -> C. At 1x28x28 and C = 10: 61,706 parameters."""
 
     batch_norm = False
 
@@ -222,8 +216,7 @@ class Conv4(Net):
 
     4 x [conv3x3 (-> 64) BN ReLU pool2], flattened | head -> C. At 3x32x32: d = 256 and 113,088 parameters before
     the head; with C = 60 (FC100's training classes) 128,508. Neither paper names ProtoNet's backbone, and
-    FedSC's d = 512 is not Conv-4's: there each paper's own ResNet is the default and this net the alternative.
-    """
+    FedSC's d = 512 is not Conv-4's: there each paper's own ResNet is the default and this net the alternative."""
 
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -247,8 +240,7 @@ class FedCO2CNN(TwoConvNet):
     """Fed-CO2's ConvNet for label skew on CIFAR, without batch norm: 84 features.
 
     conv5x5 (c -> 16) ReLU pool2, conv5x5 (16 -> 32) ReLU pool2, FC 120 ReLU, FC 84 ReLU | head 84 -> C.
-    At 3x32x32: 121,182 parameters with C = 10, 128,832 with C = 100.
-    """
+    At 3x32x32: 121,182 parameters with C = 10, 128,832 with C = 100."""
 
     widths, hidden = (16, 32), (120, 84)
 
@@ -285,8 +277,7 @@ class FedBNDigitsCNN(BlockNet):
     conv5x5 (c -> 64) BN ReLU pool2, conv5x5 (64 -> 64) BN ReLU pool2, conv5x5 (64 -> 128) BN ReLU = f (6272),
     FC 2048 BN ReLU, FC 512 BN ReLU | head 512 -> C. At 3x28x28 and C = 10: 14,219,210 parameters, of these
     14,213,578 outside batch norm. `fc_norm=False`: no BN in the FC block, as FedPer, FedRoD, MOON and COPA have it.
-    The paper says four convolutions; the code has three.
-    """
+    The paper says four convolutions; the code has three."""
 
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, fc_norm: FcNorm = True) -> None:
         super().__init__()
@@ -307,8 +298,7 @@ class FedBNAlexNet(BlockNet):
     conv11x11 stride 4 (c -> 64) BN ReLU pool3/2, conv5x5 (192) BN ReLU pool3/2, conv3x3 (384) BN ReLU, conv3x3 (256)
     BN ReLU, conv3x3 (256) BN ReLU pool3/2, average to 6x6 = f (9216), FC 4096 BN ReLU, FC 4096 BN ReLU |
     head 4096 -> C. No dropout. At C = 10: 57,063,498 parameters at any size, of these 57,044,810 outside batch norm.
-    `fc_norm=False`: no BN in the FC block, as FedPer, FedRoD and MOON have it.
-    """
+    `fc_norm=False`: no BN in the FC block, as FedPer, FedRoD and MOON have it."""
 
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, fc_norm: FcNorm = True) -> None:
         super().__init__()

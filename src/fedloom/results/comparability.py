@@ -2,8 +2,7 @@
 
 Two rows compare if they were tested in one protocol, at a round selected by one rule, and in one setting: all config
 keys are equal, also absent ones. Apart are the seed, the options of the optimiser and of the method itself, and keys
-that were tuned for both. Settings that a study names differently stay apart.
-"""
+that were tuned for both. Settings that a study names differently stay apart."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,8 +74,7 @@ def _numbers(rows: Sequence[ResultRow], equivalent: Callable[[ResultRow, ResultR
 def different_keys(row: ResultRow, other: ResultRow) -> str:
     """Return the keys in which two rows differ, with their values, but the methods' own and those tuned for both.
 
-    Empty if there are none.
-    """
+    Empty if there are none."""
     tuned = set(row["tuned"]) & set(other["tuned"])
     # Options of the optimiser stay, unlike in `is_own`: another learning rate may explain a difference.
     apart = (f"{row['method']}.", f"{other['method']}.")
@@ -131,8 +129,7 @@ def row_names(rows: Sequence[ResultRow]) -> list[RowName]:
 
     A study's own names come first, with the keys that differ where one name stands for several settings. Otherwise
     options of method and optimiser go to the method's name where a setting has several of them, and all other keys to
-    the setting's.
-    """
+    the setting's."""
     numbers = _numbers(rows, same_setting)
     members: dict[int, list[ResultRow]] = {}
     for number, row in zip(numbers, rows, strict=True):

@@ -52,8 +52,7 @@ def model_card(metadata: ExportMetadata, parameters: int, run: RunData | None, v
 
     metadata: the metadata of the exported model. parameters: number of its trained and frozen weights. run: the
     finished run; None if only the metadata are known. versions: packages that trained the model, by name; empty if they
-    are not known.
-    """
+    are not known."""
     sections = [_model(metadata, parameters), _training(metadata.training, run)]
     if run is not None:
         sections += [_data(metadata, run), _results(metadata.training, run)]

@@ -24,8 +24,7 @@ class Fairness:
 
     std is over all clients (ddof 0), which are no sample; worst10 and best10 are means of the worst and best tenth, at
     least one client; gap and gap10 are the distances of best and worst. jain is Jain's index: 1 if all are equal, 1/N
-    if one client has everything, None if all are zero.
-    """
+    if one client has everything, None if all are zero."""
 
     clients: float
     mean: float
@@ -41,8 +40,7 @@ class Fairness:
 class ClientShares:
     """Mean shares of the clients that are worse, equal or better than with another method, on the same test samples.
 
-    worse_clients: how many are worse. compared: with each seed, how many are compared.
-    """
+    worse_clients: how many are worse. compared: with each seed, how many are compared."""
 
     worse: float
     equal: float
@@ -57,8 +55,7 @@ class FairnessRow:
 
     `against` has the shares by reference. `smallest` and `median` are test samples of a client, over the clients of all
     seeds. `foreign` is the accuracy of personal models on other clients' data, and `drop` the mean of own minus foreign
-    accuracy. None stands for a value that the runs did not record. `diverged`: seeds whose accuracies mean nothing.
-    """
+    accuracy. None stands for a value that the runs did not record. `diverged`: seeds whose accuracies mean nothing."""
 
     label: str
     protocol: str
@@ -106,8 +103,7 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
 
     A row is compared with local training and with FedAvg's global model on the clients' data, where these ran in the
     same setting and selection and did not diverge. Personal models are also compared with the global model of the same
-    runs, if it was tested, and have their accuracy on other clients' data.
-    """
+    runs, if it was tested, and have their accuracy on other clients' data."""
     by_seed = [
         {run.numbers["seed"]: tested for run in group.results if (tested := selected_accuracies(run))}
         for group in groups
@@ -142,8 +138,7 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
 def _test_sizes(group: Group) -> tuple[int | None, float | None]:
     """Return the smallest and the median number of test samples of a client, over the clients of all seeds.
 
-    Runs with too many classes for matrices by client recorded both; then the median is that of the seeds' medians.
-    """
+    Runs with too many classes for matrices by client recorded both; then the median is that of the seeds' medians."""
     by_run = [[sum(n for *_, n in pairs) for pairs in run.confusions().values() if pairs] for run in group.results]
     if all(by_run):
         sizes = [size for sizes_of_run in by_run for size in sizes_of_run]

@@ -36,8 +36,7 @@ def metric_names(rows: Sequence[ResultRow]) -> list[str]:
 def metric_text(row: ResultRow, name: str) -> str:
     """Return a metric in its unit (`core.units`), with its spread over seeds; empty if the row has none.
 
-    Where a seed does not define it, as AUROC where one class is tested, the number of seeds that do follows.
-    """
+    Where a seed does not define it, as AUROC where one class is tested, the number of seeds that do follows."""
     if name not in row["metrics"]:
         return ""
     text = mean_text(name, row["metrics"][name], row["metrics_std"][name])
@@ -148,8 +147,7 @@ _Cost = tuple[str, Costs]
 def cost_table(results: Sequence[RunData]) -> DataTable:
     """Return epoch times, also relative to FedAvg, FLOPs and bytes of a run: means over seeds.
 
-    A run in several protocols has one row.
-    """
+    A run in several protocols has one row."""
     groups: list[Group] = [group for group in grouped(results) if not group.is_further]
     labelled: list[_Cost] = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
     columns: list[Field[_Cost]] = [

@@ -1,7 +1,6 @@
 """Group runs that differ in the seed only, and make one row of numbers per group.
 
-Imports neither torch nor matplotlib, because the command line prints the same rows.
-"""
+Imports neither torch nor matplotlib, because the command line prints the same rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -50,8 +49,7 @@ def _name_by_study(groups: Sequence[Group], told: bool) -> None:
     """Give groups the labels of their study instead of those made of keys.
 
     Rows whose labels would be equal keep those made of keys, and lose their names. told: whether labels tell the keys
-    of the setting, because its name does not.
-    """
+    of the setting, because its name does not."""
     cells = [group.row["cell"] for group in groups]
     several = len({cell and cell[0] for cell in cells}) > 1  # whether there are several settings
     names = [_name(group, several, told) for group in groups]
@@ -91,8 +89,7 @@ def grouped(results: Sequence[RunData]) -> list[Group]:
     """Group runs that differ in the seed only. Repeated seeds are left out: they shrink the std without evidence.
 
     A run that was tested in several protocols is in a group of each, protocol by protocol; one that its study has in
-    several rows, because their configs are equal, is in each of them.
-    """
+    several rows, because their configs are equal, is in each of them."""
     results = by_protocol(results)
     run_keys = _keys(results)
     told = not _settings_agree(results, run_keys)  # whether keys have to tell settings apart

@@ -38,8 +38,7 @@ class TableMeasure:
 
     `values` has the stored value of each group and seed, or None; `scale` turns it into the printed one. A `tested`
     measure is a score with a spread over seeds. `higher`: whether the highest is the best; None if unknown, and then no
-    row is bold.
-    """
+    row is bold."""
 
     name: str
     words: str
@@ -213,8 +212,7 @@ def comparison_notes(
     """Return sentences on missing comparisons of `groups`: rows of other settings, too few seeds, and equal runs.
 
     contexts: the setting and protocol in which each group compares. best: of each of the measures, the bold groups.
-    places: the part of the table in which readers compare.
-    """
+    places: the part of the table in which readers compare."""
     labels = [group.row["label"] for group in groups]
     notes = []
     if len({*zip(places, contexts, strict=True)}) > len({*places}):

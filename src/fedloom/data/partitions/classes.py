@@ -47,8 +47,7 @@ class FixedClasses(Partition):
 
         Client after client takes a random class among those with most places left that it has not taken yet. Every
         class is thus taken once before one is taken again: the choices are random orders of all classes, one after
-        another.
-        """
+        another."""
         per_client = self.classes_per_client
         self.require_classes(per_client, num_classes)
         if per_client * clients % num_classes:

@@ -27,8 +27,7 @@ class IndexLists(Partition):
     be missing. Lists of validation samples are taken as they are; without them the scenario's `val` holds out its
     share. An exported file names the source's classes and sizes, and is refused for other data.
 
-        scenario: {source: digits, partition: indices, partition_file: dealt.json, clients: 10}
-    """
+        scenario: {source: digits, partition: indices, partition_file: dealt.json, clients: 10}"""
 
     takes_thinned, takes_multi = False, True
     deals = "rows"
@@ -61,8 +60,7 @@ def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] 
     """Write a scenario's index lists as JSON: client -> train, val, test, with class counts, and `config` as given.
 
     Indices count samples in the source's order, whatever a skew has left out: in its training set, and for `test` in
-    its official test set (for a scenario with `split` in the clients' pool: the training set, then the test set).
-    """
+    its official test set (for a scenario with `split` in the clients' pool: the training set, then the test set)."""
     test = scenario.test if scenario.test_rows is None else scenario.test.renumber(scenario.test_rows)
     counts = scenario.class_counts()
     lists: dict[str, Any] = {"train": scenario.train, "val": scenario.val, "test": test, "class_counts": counts}

@@ -126,8 +126,7 @@ class Flower(Partition):
     It sees the columns `label`, `domain` (where the source has domains) and `index`. Test samples are dealt in each
     client's share of each class. Needs flwr-datasets, an extra.
 
-        scenario: {source: digits, partition: flower, partitioner: DirichletPartitioner, options: {alpha: 0.3}}
-    """
+        scenario: {source: digits, partition: flower, partitioner: DirichletPartitioner, options: {alpha: 0.3}}"""
 
     partitioner: str = Field(
         description="Class name of the partitioner in `flwr_datasets.partitioner`.", examples=["ShardPartitioner"]

@@ -193,8 +193,7 @@ def deal_alike(
     `num_classes` classes, or of all samples if these have several labels. Classes that are not dealt there stay unused.
 
     dealt: views that deal the first samples, with `labels` [n], int64, or [n, L]. other_labels: of the samples to deal
-    [n'] or [n', L]. rng: shuffles the classes.
-    """
+    [n'] or [n', L]. rng: shuffles the classes."""
     if labels.ndim == 2:
         labels, other_labels = (np.zeros(len(of), np.int64) for of in (labels, other_labels))
     holders, held_labels = dealt.holders(), labels[dealt.order]

@@ -23,8 +23,7 @@ class Ratio(Skew):
     Fed-CO2's Fig. 6 is base 743.8 and ratio 0.2, 0.4, 0.6, 1 or 2, over clients that hold 1,487 images or more. At one
     seed, smaller ratios keep a subset of larger ones.
 
-        skews: [{name: ratio, ratio: 0.4, base: 743.8}]
-    """
+        skews: [{name: ratio, ratio: 0.4, base: 743.8}]"""
 
     ratio: float | tuple[float, ...] = Field(
         description="Share of the training samples that a client keeps, above 0: one number, or one per client. It "
@@ -116,8 +115,7 @@ class Noise(Skew):
     Fed-CO2, Fig. 5 (10 clients, sigma 0, 5, 10, 15, 20). Drawn once per image, from a stream that does not depend on
     who holds it; the same for all methods, in training, validation and test views.
 
-        skews: [{name: noise, sigma: 15}]
-    """
+        skews: [{name: noise, sigma: 15}]"""
 
     sigma: float = Field(
         ge=0,
@@ -185,8 +183,7 @@ class LabelNoise(Skew):
     Validation and test labels stay true. Noise is added after the partition: label skew follows the true labels, and
     class counts show the noisy ones that clients see.
 
-        skews: [{name: label-noise, share: 0.2}]
-    """
+        skews: [{name: label-noise, share: 0.2}]"""
 
     share: float | tuple[float, ...] = Field(
         description="Share of a client's training samples that get a wrong label, from 0 to 1: one number, or one "

@@ -26,8 +26,7 @@ class Skew(BaseModel):
     """Base of all skews: its fields are its config keys.
 
     A skew works at one of two moments, or at both; each default changes nothing. Both are pure in their arguments, and
-    no sample is ever copied per client: where pixels change, one changed copy of the whole array takes its place.
-    """
+    no sample is ever copied per client: where pixels change, one changed copy of the whole array takes its place."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str] = ""

@@ -29,8 +29,7 @@ class Transforms(Skew):
     white; contrast: half the distance to mid-grey; blur: mean of 3 x 3 pixels, edges repeated. White is the largest
     training value. Bytes stay bytes, rounded. Nothing is drawn.
 
-        skews: [{name: transforms, of: [none, rotate90, invert]}]
-    """
+        skews: [{name: transforms, of: [none, rotate90, invert]}]"""
 
     of: tuple[Name, ...] = Field(
         ("none", "rotate90", "rotate180", "rotate270"),
@@ -89,8 +88,7 @@ class Rotations(Skew):
     takes 0, 90, 180 and 270 (Ghosh et al. 2020). Quarter turns of square images move pixels; other angles are bilinear,
     with zeros outside the image. Bytes stay bytes, rounded. Nothing is drawn.
 
-        skews: [{name: rotations, angles: [0, 15, 30, 45, 60, 75]}]
-    """
+        skews: [{name: rotations, angles: [0, 15, 30, 45, 60, 75]}]"""
 
     angles: tuple[Angle, ...] = Field(
         (0.0, 15.0, 30.0, 45.0, 60.0, 75.0),
@@ -121,8 +119,7 @@ class Permutations(Skew):
     are uniform draws from the scenario's seed. Samples without an owner stay unchanged, so a global test set mixes
     groups.
 
-        skews: [{name: permutations, of: labels, groups: 4}]
-    """
+        skews: [{name: permutations, of: labels, groups: 4}]"""
 
     of: Literal["labels", "pixels"] = Field(
         "labels",

@@ -129,8 +129,7 @@ class CIFAR10(_Cifar):
     """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 10 classes.
 
     Reads the binary version (`cifar-10-binary.tar.gz` or its folder), `cifar10.npz` in the Keras convention, or
-    train/<class>/* and test/<class>/*. The python version is refused, since it is a pickle.
-    """
+    train/<class>/* and test/<class>/*. The python version is refused, since it is a pickle."""
 
     publisher = "Alex Krizhevsky's CIFAR page as cifar-10-binary.tar.gz"
     checksums: ClassVar[dict[str, str]] = {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"}
@@ -147,8 +146,7 @@ class CIFAR10(_Cifar):
 class CIFAR100(_Cifar):
     """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 100 fine classes.
 
-    Reads the same layouts as cifar10, with `cifar-100-binary.tar.gz` and `cifar100.npz`.
-    """
+    Reads the same layouts as cifar10, with `cifar-100-binary.tar.gz` and `cifar100.npz`."""
 
     publisher = "Alex Krizhevsky's CIFAR page as cifar-100-binary.tar.gz"
     checksums: ClassVar[dict[str, str]] = {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"}
@@ -177,8 +175,7 @@ class FC100(CIFAR100):
 
     The training set holds all images of the 60 base classes, official test images included. The test set holds other
     classes, so only `evaluation: {protocol: few-shot}` can test on it. Files, keys and cache entry are those of
-    cifar100. `normalise: own` takes the moments of the base classes only.
-    """
+    cifar100. `normalise: own` takes the moments of the base classes only."""
 
     model = "resnet10"
     novel: Literal["val", "test"] = Field(
@@ -203,8 +200,7 @@ def fc100(cifar100: Splits, novel: Literal["val", "test"] = "test") -> Splits:
     """Split CIFAR-100 into the 60 base classes, labels 0 .. 59, and the 20 classes of `novel`, labels 0 .. 19.
 
     As published, both take all 600 images of each class, those of the official training set first. Labels follow the
-    order of `cifar100`'s classes; mean and standard deviation stay. Raises `DataError` for other classes.
-    """
+    order of `cifar100`'s classes; mean and standard deviation stay. Raises `DataError` for other classes."""
     coarse = coarse_labels(cifar100.train.classes)
     groups: tuple[ClassGroup, ClassGroup] = ("train", novel)
     train, test = (

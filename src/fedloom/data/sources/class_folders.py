@@ -145,8 +145,7 @@ def find_class_folders(files: Files, classes: Sequence[str] | None) -> ClassFold
     folders, sorted.
 
     Raises `DataError` for a single class, for a class that only the test part has, for unclear parts, and for folders
-    that all hold class folders of the same names.
-    """
+    that all hold class folders of the same names."""
     names, origin = files.names(), str(files.path)
     pictures = picture_names(files, names)
     top = _common_folders(pictures)

@@ -35,8 +35,7 @@ class _Mat(PublishedImages):
 @source("svhn")
 class SVHN(_Mat):
     """SVHN (Netzer et al. 2011), cropped digits: 73,257 + 26,032 colour images of 32x32, 10 classes (label 10 is digit
-    0). `train_32x32.mat` and `test_32x32.mat`. Official test set kept; the extra images are not used.
-    """
+    0). `train_32x32.mat` and `test_32x32.mat`. Official test set kept; the extra images are not used."""
 
     publisher = "Stanford's housenumbers page as train_32x32.mat and test_32x32.mat"
     names = ("train_32x32.mat", "test_32x32.mat")
@@ -50,8 +49,7 @@ class SVHN(_Mat):
 @source("synthdigits")
 class SynthDigits(_Mat):
     """SynthDigits (Ganin and Lempitsky 2015): 479,400 + 9,553 colour images of rendered digits, 32x32, 10 classes.
-    `synth_train_32x32.mat` and `synth_test_32x32.mat`, in a folder or in the published `SynthDigits.zip`.
-    """
+    `synth_train_32x32.mat` and `synth_test_32x32.mat`, in a folder or in the published `SynthDigits.zip`."""
 
     publisher = "Yaroslav Ganin as SynthDigits.zip"
     names = ("synth_train_32x32.mat", "synth_test_32x32.mat")
@@ -131,8 +129,7 @@ class MNISTM(PublishedImages):
     """MNIST-M (Ganin and Lempitsky 2015): 59,001 + 9,001 colour images of 32x32, 10 classes.
 
     The published `mnist_m.tar.gz` or its folder (mnist_m_train/*.png with mnist_m_train_labels.txt, lines "name.png
-    label", and the same for test), or `mnist-m.npz` in the Keras convention. Official test set kept.
-    """
+    label", and the same for test), or `mnist-m.npz` in the Keras convention. Official test set kept."""
 
     publisher = "Yaroslav Ganin as mnist_m.tar.gz"
     places = (
@@ -162,8 +159,7 @@ class Rendered(ImageSource):
     """Colour images [3, size, size] of digits drawn from the twelve DejaVu text fonts that matplotlib ships.
 
     Each image draws its font, height (half to nine tenths of the image), rotation (up to 25 degrees), position and both
-    colours; classes take turns. Results cannot be compared with those on published rendered digits.
-    """
+    colours; classes take turns. Results cannot be compared with those on published rendered digits."""
 
     model = "fedbn-digits-cnn"
 

@@ -41,8 +41,7 @@ class FCube(DrawnSource):
     clients holds two of them that are symmetric about the centre, 500 points of either class: features differ, labels
     do not. The 1,000 test points are uniform in the cube; each belongs to the client that holds its part.
 
-        scenario: {source: fcube, partition: natural}
-    """
+        scenario: {source: fcube, partition: natural}"""
 
     per_client: int = Field(1000, ge=2, description="Number of training points of each of the four clients.")
     test_points: int = Field(1000, ge=1, description="Number of test points, uniform in the cube.")
@@ -73,8 +72,7 @@ class Synthetic(DrawnSource):
     N(0, beta). Alpha and beta are standard deviations, as in the released code (at 0 and 1, variances are the same).
     Device k has 50 + floor(exp(g)) samples, g from N(4, 2^2). The last tenth of them, rounded up, is for tests.
 
-        scenario: {source: synthetic, model_spread: 1, input_spread: 1, partition: natural}
-    """
+        scenario: {source: synthetic, model_spread: 1, input_spread: 1, partition: natural}"""
 
     model_spread: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="How far the devices' models lie apart, the paper's alpha."
@@ -117,8 +115,7 @@ class Digits(Source):
     """1,797 real handwritten digits of 8x8 pixels (UCI optical digits, as shipped with scikit-learn).
 
     There is no official split: every fifth image of each class, in the file's order, is a test image (355 images).
-    Pixels 0 .. 16 are scaled by mean 4.9 and standard deviation 6.
-    """
+    Pixels 0 .. 16 are scaled by mean 4.9 and standard deviation 6."""
 
     model = "digits-cnn"
 

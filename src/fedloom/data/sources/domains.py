@@ -30,8 +30,7 @@ class JoinedSources(ImageSource):
     Classes are matched by name, and numbered as the first source has them.
 
     Training images of each domain are in shuffled order, the same in every run. Official test sets stay whole and
-    apart, unless they are pooled.
-    """
+    apart, unless they are pooled."""
 
     model = "fedbn-digits-cnn"
 
@@ -180,8 +179,7 @@ class Blended(ImageSource):
     """Colour images [3, size, size]: |photograph - digit| per pixel and channel, the recipe of Ganin et al. 2016.
 
     Digits lie on patches of the two photographs that scikit-learn ships: training digits on the left three quarters,
-    test digits on the right quarter. Results cannot be compared with those on published blended digits.
-    """
+    test digits on the right quarter. Results cannot be compared with those on published blended digits."""
 
     model = "fedbn-digits-cnn"
 

@@ -51,7 +51,7 @@ Group = Annotated[
     str | GroupPattern | None,
     Field(
         description="Groups of samples, such as persons, that must not be parted between training, validation and test "
-        "rows: the name of a column, `owner`, `PatientID` for DICOM files (by its hash), {pattern: a regular "
+        "rows. The value is the name of a column, `owner`, `PatientID` of DICOM files (hashed), {pattern: a regular "
         "expression} for file names, or `none` to say that there are no groups.",
         examples=["patient_id", {"pattern": r"(patient\d+)_"}],
     ),
@@ -82,8 +82,7 @@ def number_groups(parts: Sequence[ArrayLike], samples: Sequence[int], origin: st
     """Return the number of each sample's group for each part: its place among the sorted ids of all parts.
 
     parts: ids [n], words or whole numbers. samples: of each part. Raises `DataError`, with the set as origin, for ids
-    of another length or kind, and for missing ones.
-    """
+    of another length or kind, and for missing ones."""
     words = []
     for number, (ids, count) in enumerate(zip(parts, samples, strict=True)):
         plain, role = as_string_array(np.asarray(ids)), "groups" if number == 0 else "groups_test"

@@ -30,8 +30,7 @@ class HuggingFace(ImageSource):
     Where both splits state class names, labels are matched by name. Images are read as in `image-folder`;
     texts become token ids, see `TextSource`. The output format of a dataset (torch, numpy, ...) is not used.
     The only source that may touch the network. Parsed arrays are cached when `revision` is a commit hash, since
-    only that always means the same data.
-    """
+    only that always means the same data."""
 
     keys_added_later = frozenset({"tokens"})
 
@@ -254,8 +253,7 @@ def from_huggingface(data: Any, **keys: Any) -> Splits:
 
     Splits may also be called "Train" or "testing". `keys` are those of the source `hf`, without the location of the
     data: `image` or `text`, `label`, `group`, `train_split`, `test_split`, `size`, `channels`, `length`, ... Without a
-    test split 20 % of each class are held out. Raises `DataError` for columns and labels that do not fit.
-    """
+    test split 20 % of each class are held out. Raises `DataError` for columns and labels that do not fit."""
     split = hasattr(data, "keys")
     parts_of = splits_by_part(data) if split else {}
     named = {"train_split": parts_of.get("train", "train"), "test_split": parts_of.get("test")}

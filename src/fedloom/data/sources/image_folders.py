@@ -113,8 +113,7 @@ class ImageFolder(ImageSource):
     Set"), and folders may lie around all of it. Without a test folder, validation pictures are the test set. Each
     picture is turned as its EXIF orientation says and resized. PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read, and
     with the extra `medical` DICOM and NIfTI; other files are counted in a note. Pixels with 12 or 16 bits keep their
-    levels, as real numbers.
-    """
+    levels, as real numbers."""
 
     path: Path = Field(description="Path of the folder or the archive.", examples=["photos"])
     size: int = Field(64, ge=1, le=2048, description="Height and width that pictures are resized to, in pixels.")
@@ -146,8 +145,7 @@ class TinyImageNet(PublishedImages):
 
     `tiny-imagenet-200.zip` or its folder. The published test images carry no labels, so the validation images are the
     test set, as is usual. Classes are the WordNet ids, sorted, called by their first word where `words.txt` gives one
-    that no other class has. The training set is in shuffled order, the same in every run.
-    """
+    that no other class has. The training set is in shuffled order, the same in every run."""
 
     publisher = "Stanford's CS231n as tiny-imagenet-200.zip"
     checksums: ClassVar[dict[str, str]] = {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"}
@@ -190,8 +188,7 @@ class _DomainFolders(PublishedImages):
 
     Where a domain has lists `<domain>_train.txt` and `<domain>_test.txt` (lines "path label", classes taken from the
     path), they decide; without them 20 % of each class are test, the same in every run, and the training pictures
-    come in shuffled order.
-    """
+    come in shuffled order."""
 
     domain_names: ClassVar[tuple[str, ...]]
     folder: ClassVar[str]
@@ -308,8 +305,7 @@ class OfficeCaltech10(_DomainFolders):
 
     Folders <domain>/<class>/*.jpg, or `office-caltech10.npz` with x_<domain> and y_<domain>. There is no official
     split: 20 % of each class and domain are test (DSLR 32 of 157, as in Fed-CO2), the same in every run; lists
-    <domain>_train.txt and <domain>_test.txt in the same folder take precedence. Pictures become `size` x `size`.
-    """
+    <domain>_train.txt and <domain>_test.txt in the same folder take precedence. Pictures become `size` x `size`."""
 
     publisher = "Gong et al., and by the authors of FedBN as office_caltech_10_dataset.zip"
     domain_names = ("amazon", "caltech", "dslr", "webcam")
@@ -325,8 +321,7 @@ class OfficeCaltech10(_DomainFolders):
 class DomainNet(_DomainFolders):
     """DomainNet (Peng et al. 2019), the ten classes of FedBN and Fed-CO2: domains clipart, infograph, painting,
     quickdraw, real, sketch. Folders <domain>/<class>/* and the published lists <domain>_train.txt and
-    <domain>_test.txt; without lists 20 % of each class and domain are test. Pictures become `size` x `size`.
-    """
+    <domain>_test.txt; without lists 20 % of each class and domain are test. Pictures become `size` x `size`."""
 
     publisher = "Boston University's VisDA group as one archive and two lists a domain"
     domain_names = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")

@@ -98,8 +98,7 @@ def _stated_parts(whole: ParsedSamples, words: np.ndarray, origin: str) -> tuple
 class FileNames(_Listed, ImageSource):
     """Pictures whose files a CSV file lists, with the label, the owner and the part of each.
 
-    scenario: {source: file-table, path: labels.csv, file: image, root: photos, label: diagnosis, part: fold}
-    """
+    scenario: {source: file-table, path: labels.csv, file: image, root: photos, label: diagnosis, part: fold}"""
 
     model = "lenet5"
 
@@ -152,8 +151,7 @@ class FileNames(_Listed, ImageSource):
 class TextTable(_Listed, TextSource):
     """Texts in a column of a CSV file, as token ids, with the label, the owner and the part of each.
 
-    scenario: {source: text-table, path: reviews.csv, text: review, label: sentiment}
-    """
+    scenario: {source: text-table, path: reviews.csv, text: review, label: sentiment}"""
 
     model = "bilstm"
 

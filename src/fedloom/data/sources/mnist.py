@@ -82,8 +82,7 @@ class Idx(ImageSource):
     """Any set of MNIST's four IDX files (train/t10k, images/labels, .gz or not) in a folder.
 
     Labels are whole numbers from 0; others are the names of their classes. Pixels are scaled by the training set's own
-    mean and standard deviation.
-    """
+    mean and standard deviation."""
 
     path: Path = Field(description="Path of the folder with the four files.", examples=["data/mnist"])
 
@@ -103,8 +102,7 @@ _DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 @source("mnist")
 class MNIST(PublishedImages):
     """MNIST (LeCun et al. 1998): 60,000 + 10,000 gray images of 28x28, 10 classes; the four IDX files, .gz or not, or
-    `mnist.npz` in the Keras convention. Official test set kept.
-    """
+    `mnist.npz` in the Keras convention. Official test set kept."""
 
     publisher = "Yann LeCun, Corinna Cortes and Christopher Burges as four train-/t10k- IDX files"
     published = ((0.1307,), (0.3081,))
@@ -121,8 +119,7 @@ class MNIST(PublishedImages):
 class FashionMNIST(MNIST):
     """Fashion-MNIST (Xiao et al. 2017, MIT licence): 60,000 + 10,000 images of 28x28, 10 classes.
 
-    Official test set kept.
-    """
+    Official test set kept."""
 
     published = ((0.2860,), (0.3530,))
     class_names = tuple(_CLOTHES.split(", "))
@@ -146,8 +143,7 @@ class EMNIST(PublishedImages):
     """EMNIST (Cohen et al. 2017): gray images of 28x28, 47 classes of digits and letters. The published `gzip.zip`, or
     its IDX files in a folder.
 
-    The published images are transposed; they are turned upright here, as MNIST's are.
-    """
+    The published images are transposed; they are turned upright here, as MNIST's are."""
 
     publisher = "NIST as gzip.zip with emnist-<subset>-train-images-idx3-ubyte.gz and three more"
     checksums: ClassVar[dict[str, str]] = {"gzip.zip": "58c8d27c78d21e728a6bc7b3cc06412e"}

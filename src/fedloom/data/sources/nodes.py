@@ -28,8 +28,7 @@ class Nodes(Source):
     Without mean and standard deviation, bytes are divided by 255, numbers are left alone, and measured columns of a
     table are standardised: nodes report the count, mean and squares of each when they join.
 
-        scenario: {source: nodes, clients: 3, classes: [well, ill], features: [age, pressure, sex=f, sex=m]}
-    """
+        scenario: {source: nodes, clients: 3, classes: [well, ill], features: [age, pressure, sex=f, sex=m]}"""
 
     model = "mlp"
     keys_added_later = frozenset({"impute"})

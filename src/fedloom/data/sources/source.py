@@ -86,8 +86,7 @@ class Splits:
 class Source(BaseModel):
     """Base of all sources: its fields are config keys, and `load` reads the data, once per scenario.
 
-    Subclasses register with `@source("name")`.
-    """
+    Subclasses register with `@source("name")`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str] = ""

@@ -225,8 +225,7 @@ class Tsv(TextSource):
     """Labelled texts in two UTF-8 files of a folder, as token ids.
 
     A line is label<TAB>text or label<TAB>file<TAB>text (with another separator, label and text only), and there is no
-    header. Labels are integers or words; classes are those of the training file.
-    """
+    header. Labels are integers or words; classes are those of the training file."""
 
     path: Path = Field(description="Path of the folder with the two files.")
     train_file: str = Field("train.tsv", description="File name of the training texts.")
@@ -258,8 +257,7 @@ class IMDB(PublishedFiles, TextSource):
 
     `aclImdb_v1.tar.gz` or its folder (train/pos/*.txt and so on; unsup/ is not used), or `imdb_train.tsv` and
     `imdb_test.tsv` with lines label, file, text. The training set is in shuffled order, the same in every run: the
-    files are sorted by class. Official test set kept; 123 texts are in both parts, as published.
-    """
+    files are sorted by class. Official test set kept; 123 texts are in both parts, as published."""
 
     publisher = "Stanford's AI lab as aclImdb_v1.tar.gz"
     checksums: ClassVar[dict[str, str]] = {"aclImdb_v1.tar.gz": "7c2ac02c03563afcf9b574c7e56c153a"}

@@ -7,8 +7,7 @@ the graph, and objectives go to a log on the device that is read once an epoch, 
 
 Random numbers of the device's global generator, as dropout draws them, may be captured: torch registers that generator
 with each graph, and a replay reads its seed and offset and moves it on as the step would. Other generators do not move
-in a replay, so the comparison of all generators after the first replay refuses steps that draw from them.
-"""
+in a replay, so the comparison of all generators after the first replay refuses steps that draw from them."""
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence

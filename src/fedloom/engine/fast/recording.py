@@ -2,8 +2,7 @@
 
 A dispatch mode sees every call below autograd: forward, gradients and update. It notes operator, operands and results;
 which tensors are inputs is known by identity. The list is simplified without changing bits, and each value gets a
-register.
-"""
+register."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,7 @@
 """The parent's side of the processes engine: it sends jobs to worker processes and receives their results.
 
 Workers live as long as the run. Records are written to shared memory; the pipes carry only offsets and small values. A
-client's round depends on its job alone, so a worker that dies is replaced and its jobs are run again.
-"""
+client's round depends on its job alone, so a worker that dies is replaced and its jobs are run again."""
 
 import contextlib
 import errno

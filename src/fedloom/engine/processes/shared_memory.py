@@ -1,7 +1,6 @@
 """Memory that several processes map, and messages whose tensors are in it: the reader gets them without a copy.
 
-Where the system allows no such memory, the message carries the tensors themselves.
-"""
+Where the system allows no such memory, the message carries the tensors themselves."""
 
 import io
 import math

@@ -3,8 +3,7 @@
 On a GPU, where one client leaves most of the device idle, this is faster than one client after another. Results agree
 with the serial engine within 1e-5, not bit for bit: products of stacked weights are summed in another order. Draws and
 losses equal those of single clients (`engine/client.py`). Short batches are padded, and the mask excludes padded rows
-(`Batch.mask`, `nets/masked_batch_norm.py`).
-"""
+(`Batch.mask`, `nets/masked_batch_norm.py`)."""
 
 import re
 import time

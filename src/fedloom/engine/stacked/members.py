@@ -1,7 +1,6 @@
 """The clients of one stack: their constants, their net without weights, their batches and statistics passes.
 
-Equal leaves of constants stay single, the others get a dimension for clients.
-"""
+Equal leaves of constants stay single, the others get a dimension for clients."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass

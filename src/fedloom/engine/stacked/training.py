@@ -1,8 +1,7 @@
 """One training phase of a stack of clients, under `torch.vmap`.
 
 Rows of a stack are clients, the largest first, so that clients with remaining batches are the first rows. Entries that
-all clients have in common are expanded without a copy until a step writes into them.
-"""
+all clients have in common are expanded without a copy until a step writes into them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

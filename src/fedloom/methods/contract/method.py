@@ -5,8 +5,7 @@
 Every hook's default is FedAvg over the roles that `Spec.private` leaves shared, so a method states its changes only.
 State goes in and comes out as records (`core/records.py`); nothing is kept on `self` between rounds, and no hook
 touches files, devices, processes or clocks. The round loop calls the hooks and never asks which method it runs.
-`contexts.py` has the arguments of hooks, `spec.py` the declaration.
-"""
+`contexts.py` has the arguments of hooks, `spec.py` the declaration."""
 
 from __future__ import annotations
 
@@ -121,8 +120,7 @@ class Method:
     All hooks read these arguments and change none of them: `server` and `state`, the records that the server and a
     client keep between rounds, as `server_init` and `client_init` or the last `aggregate` and `end` returned them;
     `uploads`, records by client id; and `ctx`, the round and the task, with the client or with the server's data and
-    nets.
-    """
+    nets."""
 
     spec: Spec = Spec()  # a class's; an instance's own where it depends on options
     Options: ClassVar[type[Options]] = Options

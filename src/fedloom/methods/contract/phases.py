@@ -1,7 +1,6 @@
 """The work of a client as a method describes it: batches, per-sample losses, phases, predictors.
 
-Reduce losses with `batch.mean`, so that padded rows never count.
-"""
+Reduce losses with `batch.mean`, so that padded rows never count."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -229,8 +228,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute -log softmax(logits)[label] of each sample: logits [B, C], labels [B] int64 -> [B].
 
     Of several labels [B, L] the sum of the binary cross entropies of a sample's recorded labels, times samples over
-    recorded labels of the batch: so `Batch.mean` is the mean over the recorded labels, 0 without any.
-    """
+    recorded labels of the batch: so `Batch.mean` is the mean over the recorded labels, 0 without any."""
     if labels.dim() < logits.dim():  # [B, L] may also be labels of L predictions each, with logits [B, C, L]
         return functional.cross_entropy(logits, labels, reduction="none")
     recorded, positive = labels >= 0, (labels == 1).to(logits.dtype)

@@ -1,8 +1,7 @@
 """Statistics that a pass or a training phase gathers of tensors that a method names.
 
 `of` is a function of the net in a `Collect` phase and in `Train(refresh=...)`, the name of a tap of the loss in
-`Train(collect=...)`. A plug-in's own statistic is a frozen dataclass with the same field and the same two functions.
-"""
+`Train(collect=...)`. A plug-in's own statistic is a frozen dataclass with the same field and the same two functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Equations of DW: how a classification layer [C, d] relates its classes (CR), and how far that is from soft labels.
 
-Relations are [C, C] with softmaxed rows, so they are not symmetric.
-"""
+Relations are [C, C] with softmaxed rows, so they are not symmetric."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,6 @@
 """Contrast between samples and class prototypes, by matrix products: no tensor of size batch x prototypes x d.
 
-Small operations cost by the call, so prototypes are prepared once per round, and the gradient is written out.
-"""
+Small operations cost by the call, so prototypes are prepared once per round, and the gradient is written out."""
 
 from dataclasses import dataclass
 from typing import Any, cast

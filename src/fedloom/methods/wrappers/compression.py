@@ -2,8 +2,7 @@
 
 A client sends the change of the trained entries since it received them, in fewer bytes, and the server adds it to what
 it had sent. Buffers, class tables and numbers travel as they are: a changed sign would make variances negative. Where
-the compressed change is biased, the client adds its residual to its next change (`Sent.no_feedback` says where not).
-"""
+the compressed change is biased, the client adds its residual to its next change (`Sent.no_feedback` says where not)."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

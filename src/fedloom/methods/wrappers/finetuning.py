@@ -1,8 +1,7 @@
 """Fine-tuning of the global model before each client's test, the reference for personalised methods.
 
 Training, uploads and the global model are the base's, bit for bit; each client tunes a copy of the global model on its
-training data by plain cross-entropy. The copy is its personal model, even where the base has personal models.
-"""
+training data by plain cross-entropy. The copy is its personal model, even where the base has personal models."""
 
 import functools
 from collections.abc import Callable

@@ -2,8 +2,7 @@
 
 Every release is a sum over clients, or one slot for each client, of vectors cut to a length, plus Gaussian noise: of
 all trees (`clip`); of averaged class tables (`table_clip`), with how many clients hold each class; of each client's
-class tables that are read one by one (`Sent(dp="noise")`, `table_clip`).
-"""
+class tables that are read one by one (`Sent(dp="noise")`, `table_clip`)."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, cast

@@ -2,8 +2,7 @@
 
 Each takes the place of `Method.reduce`. The vectors that it compares are all floating entries of a tree together, or a
 row of a class table, over the clients that hold the class. Clients have equal weights, because
-a bad one would overstate its own.
-"""
+a bad one would overstate its own."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

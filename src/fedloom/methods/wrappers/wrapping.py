@@ -2,8 +2,7 @@
 
 Wrappers nest in any order: `fedprox+dw+topk`. A wrapper is a mixin of `Method` that calls `super()` in its hooks,
 strips its own entries from records that it passes on (`Names.without`), and refuses methods in `__init__`, by `Spec`.
-All of them are one object: attributes that a wrapper sets need names that no other wrapper or method has.
-"""
+All of them are one object: attributes that a wrapper sets need names that no other wrapper or method has."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy

@@ -1,7 +1,6 @@
 """Figures and the HTML report, from stored results only.
 
-Importing this loads neither torch nor matplotlib; writing a report loads matplotlib.
-"""
+Importing this loads neither torch nor matplotlib; writing a report loads matplotlib."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,8 +28,7 @@ def check_picture(path: Path) -> None:
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     """Draw who holds what to a picture file, whose ending is .png, .svg or .pdf.
 
-    Raises `ConfigError` for another ending, or if the file cannot be written.
-    """
+    Raises `ConfigError` for another ending, or if the file cannot be written."""
     path = expand_home(path)
     check_picture(path)
     from fedloom.results.report import charts  # brings matplotlib
@@ -70,8 +68,7 @@ def write_report(
 def check_place(path: Path, mark: bytes = _MARK) -> None:
     """Raises `ConfigError` if a report cannot be written to `path`, for use before hours of training.
 
-    Nothing but a report, which has the `mark`, is written over, and nothing but a page is called a report.
-    """
+    Nothing but a report, which has the `mark`, is written over, and nothing but a page is called a report."""
     if mark == _MARK and path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"{path}: a report is an .html page; `fedloom table RUNS --format csv` prints tables")
     try:

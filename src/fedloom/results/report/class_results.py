@@ -25,8 +25,7 @@ class ClassResults:
     """The last test of a row by class, over all its seeds: recall and precision in [0, 1], None where not defined.
 
     support: of each class, the test samples with each seed. confusion: test samples by true and predicted class, summed
-    over seeds. Both are None where no matrix was recorded.
-    """
+    over seeds. Both are None where no matrix was recorded."""
 
     label: str
     classes: list[str]
@@ -61,8 +60,7 @@ class ClassResults:
 class CalibrationCurve:
     """Bins by confidence, lowest first: samples of all seeds, mean confidence, share of correct predictions.
 
-    errors: the expected calibration error of each seed, whose mean is not that of the bins of all seeds together.
-    """
+    errors: the expected calibration error of each seed, whose mean is not that of the bins of all seeds together."""
 
     label: str
     bins: list[_AddedBin]
@@ -177,8 +175,7 @@ _MOST_CELLS = 100_000  # of all clients of a row: about 1 MB of a page
 def client_matrices(name: str, run: RunData, classes: Sequence[str]) -> Markup | None:
     """Render a matrix with a field that chooses the client, the least accurate client first; None without counts.
 
-    `name` is the prefix of saved files; `run` tested its clients on these `classes`.
-    """
+    `name` is the prefix of saved files; `run` tested its clients on these `classes`."""
     confusions = run.confusions()
     if not confusions:
         return None

@@ -114,8 +114,7 @@ def _holdings_table(
 class Inspection:
     """Who holds what in a scenario. `print` shows the table, a notebook the table and the picture.
 
-    facts: number of samples of each client and class, and the figures of skew, as scenario.json holds them.
-    """
+    facts: number of samples of each client and class, and the figures of skew, as scenario.json holds them."""
 
     facts: dict[str, Any]
 

@@ -1,6 +1,5 @@
 """Charts of rows, and their drawings: curves by round, dots of single clients, and differences from the baseline.
-A panel shows the rows of one setting; a method has one name and one colour in all charts.
-"""
+A panel shows the rows of one setting; a method has one name and one colour in all charts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

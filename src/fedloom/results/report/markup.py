@@ -1,7 +1,6 @@
 """Pieces of a page, each made by a jinja2 macro of `templates/`: a `str` is text and is escaped, `Markup` is HTML.
 
-The macros of `elements.html` and `cells.html` say what their arguments are.
-"""
+The macros of `elements.html` and `cells.html` say what their arguments are."""
 
 import base64
 import hashlib
@@ -89,8 +88,7 @@ def table(
 ) -> Markup:
     """Render a table with its caption and the links that save it, or the one that `saved` makes for a format.
 
-    `ends` are the ends of the names of saved files; the rows `foot` stay below the others.
-    """
+    `ends` are the ends of the names of saved files; the rows `foot` stay below the others."""
     downloads = []
     for end in ends:
         media_type, label, format = _SAVED[end]

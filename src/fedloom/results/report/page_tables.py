@@ -39,8 +39,7 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Call
     """Render the results, one row per group, with the word of its comparison with the baseline.
 
     The caption states options that all rows share; majority baselines come below the rows. saved: makes the table that
-    the links save in a format.
-    """
+    the links save in a format."""
     plain: list[Any] = [row.row for row in rows]
     several, in_words = (
         len({row.panel for row in rows}) > 1,

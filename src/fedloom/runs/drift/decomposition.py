@@ -6,8 +6,7 @@ the samples, S the participants, N all clients, and c the change in the centrali
     Delta - c  =  (sum_N p_k u_k - c)  +  (sum_S p_k u_k / sum_S p_k - sum_N p_k u_k)  +  (Delta - sum_S ...)
     drift      =  local                +  sampling                                     +  server
 
-All clients train once more for it, so it is for simulations.
-"""
+All clients train once more for it, so it is for simulations."""
 
 import copy
 import math

@@ -34,8 +34,7 @@ def graph_bytes(module: nn.Module, metadata: ExportMetadata, graph_format: Graph
     class scores [B, C]. The bytes are read again, and their scores of random samples compared with the module's.
 
     Raises `ConfigError` for a module that the exporter cannot export, for scores that differ by more than `TOLERANCE`,
-    and if a package is missing.
-    """
+    and if a package is missing."""
     name = metadata.architecture.model
     missing = [package for package in ("onnx", "onnxscript") if importlib.util.find_spec(package) is None]
     if graph_format == "onnx" and missing:

@@ -118,8 +118,7 @@ def progress_listener(configs: Sequence[RunConfig], progress: bool) -> Iterator[
     """Give the listener that shows the progress of runs from Python, or nothing without `progress`.
 
     A terminal and a notebook show bars. Elsewhere the logger of this module gets notes as warnings, other lines as
-    information. Raises `ConfigError` unless `progress` is True or False.
-    """
+    information. Raises `ConfigError` unless `progress` is True or False."""
     if not isinstance(progress, bool):
         raise ConfigError(f"progress = {short_repr(progress)}: need True or False")
     if not progress:

@@ -90,8 +90,7 @@ def collect(folders: Sequence[Path], allow_mixed: bool = False, evaluation: str 
     Left out are runs that have not finished or cannot be read, folders without runs, trials of tuning and, unless
     `allow_mixed`, runs in a study's folder that are not among its cells. Links to folders are not followed. Raises
     `ConfigError` for paths that are no folders, if no run remains, and, unless `allow_mixed`, for runs of different
-    versions of fedloom. evaluation: the name of one, whose tests replace those of the training.
-    """
+    versions of fedloom. evaluation: the name of one, whose tests replace those of the training."""
     collected = finished_runs.search_runs(folders)
     if not allow_mixed:
         _as_cells(collected)

@@ -27,8 +27,7 @@ from fedloom.runs.studies.search_space import OF_STUDIES, StudyKeys, plain_space
 def without_each_domain(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return each setting once for each domain of its source, which its runs hold out.
 
-    Raises `ConfigError` for a setting that holds out something else, and for sources without two domains.
-    """
+    Raises `ConfigError` for a setting that holds out something else, and for sources without two domains."""
     by_name: dict[str, dict[str, Any]] = {}
     for setting, keys in settings.items():
         scenario = keys.get("scenario", {})
@@ -146,8 +145,7 @@ class StudyPlan:
     def chosen(self, patterns: Sequence[str] = ()) -> list[Cell]:
         """Return the cells whose names match one of `patterns` (`*` and `?` as in a shell); all cells without patterns.
 
-        Raises `ConfigError` for a pattern that matches no cell.
-        """
+        Raises `ConfigError` for a pattern that matches no cell."""
         for pattern in patterns:
             if not any(_fits(cell, pattern) for cell in self.cells):
                 names = {name for cell in self.cells for name in (cell.setting, cell.method, cell.point) if name}
@@ -172,8 +170,7 @@ def read_study(path: Path, overrides: Sequence[str] = ()) -> StudyPlan:
 def parse_study(values: Mapping[str, Any], folder: Path = Path()) -> StudyPlan:
     """Make a study from plain values. Configs that it names are searched in `folder`, then among the ready ones.
 
-    Raises `ConfigError` for the first mistake in any cell.
-    """
+    Raises `ConfigError` for the first mistake in any cell."""
     keys = built(StudyKeys, {key: value for key, value in values.items() if key in OF_STUDIES}, "")
     shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
     settings = {name: _setting(keys, shared, block, folder) for name, block in keys.settings.items()}

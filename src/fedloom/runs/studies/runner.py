@@ -75,8 +75,7 @@ class Runner:
     def attempt(self, position: int, send: Listener) -> bool:
         """Run a job unless it has ended; return False if another process runs it or its trials are missing.
 
-        Raises the run's error as `on_error` says, `RunFolderError` for a full disk.
-        """
+        Raises the run's error as `on_error` says, `RunFolderError` for a full disk."""
         job = self.jobs[position]
         with contextlib.nullcontext() if self.folder is None else stopped_by_full_disk(self.folder.path):
             if isinstance(job, Cell) and self._choices is not None:

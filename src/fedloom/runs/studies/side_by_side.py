@@ -1,7 +1,6 @@
 """Runs the jobs of a runner in several processes, one job at a time in each.
 
-Parent and child share only a pipe, because a process that dies must not leave a lock behind.
-"""
+Parent and child share only a pipe, because a process that dies must not leave a lock behind."""
 
 import contextlib
 import multiprocessing
@@ -31,8 +30,7 @@ def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[M
     """Start `count` processes that run `work(pipe, *arguments)`, and yield them by the parent's ends of their pipes.
 
     The processes end with the block, or with this process, however it ends. Raises `ConfigError`, with the key
-    `setting` that asked for processes, if this process may not start others.
-    """
+    `setting` that asked for processes, if this process may not start others."""
     _check_may_spawn(setting)
     context = multiprocessing.get_context("spawn")
     watched, held_open = context.Pipe(duplex=False)
@@ -61,8 +59,7 @@ def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[M
 def how_ended(process: BaseProcess, setting: str) -> str | None:
     """Return how a process that closed its pipe ended, in words that follow "a process"; None if it has done its work.
 
-    Raises `ConfigError` if it could not work because the script has no guard.
-    """
+    Raises `ConfigError` if it could not work because the script has no guard."""
     process.join()
     code = process.exitcode or 0
     if code == _WITHOUT_GUARD:
@@ -112,8 +109,7 @@ def run_jobs(runner: Runner, workers: int, setting: str, listener: Listener) -> 
     processes.
 
     After the first error the other processes stop between two rounds, and the error is raised. A killed process counts
-    as an error. If the runner records errors, its job goes to another process instead, and `listener` is told.
-    """
+    as an error. If the runner records errors, its job goes to another process instead, and `listener` is told."""
     if workers < 2:
         runner.in_turn(range(len(runner.jobs)), listener)
         return

@@ -2,8 +2,7 @@
 
 .fedloom (the mark) · study.yaml (the whole study) · families.json (which rows are compared together, as planned before
 the first run) · a run folder for each cell · NAME.error.txt for each cell that failed · trials/ (run folders of the
-tuning, and its choices) · .locks/.
-"""
+tuning, and its choices) · .locks/."""
 
 import contextlib
 from collections import defaultdict

@@ -1,8 +1,7 @@
 """Tuning before the cells, and how far cells and trials are. Every method tries the same values.
 
 A trial's score is its validation accuracy, or that of the metric `evaluation.select_by`, by the rule by which the study
-selects a round. Test data are not used.
-"""
+selects a round. Test data are not used."""
 
 import contextlib
 import math
@@ -46,8 +45,7 @@ class Trial:
 def trials_of(study: StudyPlan, cell: Cell) -> list[Trial]:
     """Return the trials of the group that `cell` belongs to, the same for all its seeds; empty without tuning.
 
-    Raises `ConfigError` if there is no validation data to choose by, or for a value that the config refuses.
-    """
+    Raises `ConfigError` if there is no validation data to choose by, or for a value that the config refuses."""
     if not study.tried:
         return []
     first = next(candidate for candidate in study.cells if candidate.group == cell.group)
@@ -98,8 +96,7 @@ class Choices:
     """Hyperparameters picked by a study's finished trials. Once recorded, a choice never changes.
 
     A call that runs the study passes the errors of earlier calls, by folder, because their trials run again; then new
-    choices are recorded in the folder. With None they are only read.
-    """
+    choices are recorded in the folder. With None they are only read."""
 
     def __init__(
         self, study: StudyPlan, study_folder: StudyFolder, *, earlier: Mapping[str, str] | None = None

@@ -1,8 +1,7 @@
 """The audit of a table: cells and columns that mislead a model in silence, found before any training.
 
 Each check is a function, and its docstring states the rule. The thresholds were measured on 311 real tables, so that at
-most one table in ten has a false alarm.
-"""
+most one table in ten has a false alarm."""
 
 import json
 import re
@@ -118,8 +117,7 @@ def sentinel_values(values: np.ndarray) -> list[float]:
     Of a column with at least 20 different values, the least or the largest value v counts, by its distance from the
     others over their q95 - q05: at least 0.5 for -1 and all 7s, 8s or 9s in 2 rows or more; 1 for any whole v in 3 rows
     and 0.5 % of them; 0.25 for the least v of a column without negative numbers, in 2 rows and at most half of them,
-    if the others have a median of 10 or more and q01 of a quarter of it.
-    """
+    if the others have a median of 10 or more and q01 of a quarter of it."""
     cells, sentinels = values[np.isfinite(values)], list[float]()
     if len(np.unique(cells)) < SEVERAL:
         return sentinels
@@ -159,8 +157,7 @@ def unit_parts(values: np.ndarray) -> tuple[np.ndarray, float] | None:
     """Return which of the values [n] are in the smaller numbers of two units, and the factor between these; or None.
 
     Positive values are cut at the widest gap of their logarithms. Both parts have 5 rows and 2 % of them at least, and
-    5 different values; the gap is at least the wider q90 - q10; the medians' ratio is within 15 % of a factor.
-    """
+    5 different values; the gap is at least the wider q90 - q10; the medians' ratio is within 15 % of a factor."""
     positive = values > 0
     logs = np.sort(np.log(values[positive]))
     if len(logs) < FEW_ROWS or (values < 0).any():

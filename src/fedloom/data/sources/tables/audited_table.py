@@ -30,8 +30,7 @@ class AuditedTable:
 
     numbers: those of the rows in the `whole` file [n], from 1 on; of a large one only a part is read. label, owner:
     names of columns, or None. unused: columns that a config leaves out. refused: findings on features that a run
-    refuses to read.
-    """
+    refuses to read."""
 
     reader: Any  # a TableSource, whose module imports this one
     file: TableFile
@@ -163,8 +162,7 @@ def group_dependents(
     a dependent column or 20 values with a median of at most 50 rows each; or, under another name, a dependent column
     and at least 15 values and 2 % of n. A column depends if 95 % of neighbours in a group agree in it, at most 30 % of
     random rows do (those of `varied`, codes by name, and as a matrix [n, k]), and it is no step, monotone or one-peak
-    function of the group.
-    """
+    function of the group."""
     codes = table.codes[name]
     present = codes[codes >= 0]
     sizes = np.bincount(present) if len(present) else np.zeros(0)

