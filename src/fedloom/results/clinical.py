@@ -121,11 +121,12 @@ def _of_data(run: RunData, again: Sequence[RunData]) -> dict[str, list[Block]]:
     ranges = zip(*(expected.get(key) or [] for key in ("features", "ranges")), strict=False)
     columns = ("column", "strategy", "value", "observed", "missing", "indicator")
     imputed = [[column.get(name) for name in columns] for column in expected.get("imputed") or []]
+    kind = "labels" if "labels" in scenario else "classes"
     classes, losses = scenario.get("classes", []), [(split, run.curve("loss", split)[1]) for split in ("train", "test")]
     return {
         "5a": [validated if held_out or others else "Not validated outside these data."],
         "7": [[f"{note}." for note in scenario.get("notes", [])] or "fedloom noted nothing unusual in the data."],
-        "8a": [f"The outcome has {len(classes):,} classes: {listed(classes[:_MOST])}. Item 21 counts their rows."],
+        "8a": [f"The outcome has {len(classes):,} {kind}: {listed(classes[:_MOST])}. Item 21 counts their rows."],
         "9b": [_table("features", "", ("predictor", "from", "to"), [(name, *ends) for name, ends in ranges])],
         "11": [_table("imputed", "Cells of training rows.", columns, imputed)],
         "16": [[f"Loss on {split} rows in the last round: {of[-1]:.4g} nats." for split, of in losses if of]],
@@ -184,7 +185,7 @@ def _of_tests(run: RunData, again: Sequence[RunData]) -> dict[str, list[Block]]:
     rows = [[f"client {k}", *(value_text(name.split()[1], of.get(k)) for name, of in by_site.items())] for k in clients]
     names = dict.fromkeys(name for _, name, *_ in values)
     texts = {name: inspect.getdoc(METRICS.get(name)) or "" for name in names if name in METRICS}
-    measures = [(name, texts.get(name, "–").partition("\n\n")[0]) for name in names]
+    measures = [(name, " ".join(texts.get(name, "–").partition("\n\n")[0].split())) for name in names]
     tested = dict.fromkeys(str(record["group"]) for of in subgroups for record in of.records or ())
     return {
         "12e": [_table("measures", "", ("measure", "definition"), measures)],
