@@ -172,7 +172,7 @@ def test_stacks_draw_what_each_client_would():
         return batch
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedloom.engine.stacked.training.batch_of", noting)
+        patch.setattr(members, "batch_of", noting)
         after(together, 1, "stacked")
     assert len(seen) == len(alone.method.seen)
 

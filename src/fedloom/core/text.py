@@ -81,7 +81,8 @@ SHARES = frozenset(
         *("accuracy", "best_val", "balanced_accuracy", "macro_f1", "weighted_f1", "precision", "recall", "auroc"),
         *("average_precision", "f1", "ece", "adaptive_ece", "attack_success", "majority", "majority_global"),
         *("majority_own", "worst10", "domain_accuracy", "accuracy_by_sample", "sensitivity", "specificity", "ppv"),
-        *("npv", "recall_all", "precision_all", "macro_f1_all"),
+        *("npv", "recall_all", "precision_all", "macro_f1_all", "micro_f1", "micro_precision", "micro_recall"),
+        *("exact_match", "hamming"),
         *("decision_sensitivity", "decision_specificity", "decision_ppv", "decision_npv"),
     )
 )

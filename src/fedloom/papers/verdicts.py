@@ -209,7 +209,7 @@ def judge_pairs(
         differences.append([ours[seed] - others[seed] for seed in sorted(ours.keys() & others.keys())])
     words: dict[tuple[str, str], PairWord] = dict.fromkeys(pairs, "undecided")
     compared = [(pair, values) for pair, values in zip(pairs, differences, strict=True) if values]
-    outcomes = compare_family([values for _, values in compared], step, points=1.0)
+    outcomes = compare_family([values for _, values in compared], step, points=1.0, all_pairs=True)
     for (pair, _), outcome in zip(compared, outcomes, strict=True):
         if outcome.word in ("ahead", "behind"):
             words[pair] = "agrees" if outcome.word == "ahead" else "contradicts"

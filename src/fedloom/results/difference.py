@@ -163,6 +163,7 @@ def compare_family(
     alpha: float = ALPHA,
     absent: int = 0,
     family: str = "",
+    all_pairs: bool = False,
 ) -> list[Difference]:
     """Judge all comparisons of one family: methods with one baseline in one setting, protocol and measure.
 
@@ -177,6 +178,7 @@ def compare_family(
         alpha: chance of a false word in the family.
         absent: planned methods that diverged; they are only counted.
         family: its name.
+        all_pairs: the comparisons are pairs of rows, and not rows with one baseline: weighted Holm instead of rotation.
 
     Example:
         >>> ahead, unclear = compare_family([[3.0, 2.6, 2.9], [2.1, 1.7, -2.6]], 0.01, points=1)
@@ -192,7 +194,7 @@ def compare_family(
     tested = [k for k, values in enumerate(rows) if len(values) >= MIN_SEEDS and all(map(isfinite, values))]
     if tested:
         counts = {"tested": len(tested), "planned": len(tested) + absent}
-        tests = _tests(tuple(rows[k] for k in tested), step, margin / points)
+        tests = _tests(tuple(rows[k] for k in tested), step, margin / points, all_pairs)
         for k, p, adjusted, equivalent in zip(tested, *tests, strict=True):
             judged[k] = replace(judged[k], p=p, adjusted=adjusted, equivalent_p=equivalent, **counts)
     return judged
@@ -244,13 +246,14 @@ def visible_effect(seeds: int, methods: int) -> float | None:
 
 
 @lru_cache(maxsize=256)  # a report asks for the words of one table several times
-def _tests(rows: tuple[tuple[float, ...], ...], step: float, margin: float) -> tuple[list[float], ...]:
+def _tests(rows: tuple[tuple[float, ...], ...], step: float, margin: float, all_pairs: bool) -> tuple[list[float], ...]:
     """Return the paired p, the adjusted p, and the adjusted p of equivalence of each row, of three seeds or more."""
     from scipy.stats import t
 
     p, weights, moments = _own(rows, step)
     n, mean, std = moments.T
-    adjusted = _rotation(rows, p, weights) if len(set(map(len, rows))) == 1 else _holm(p, weights)
+    rotates = len(set(map(len, rows))) == 1 and not all_pairs
+    adjusted = _rotation(rows, p, weights) if rotates else _holm(p, weights)
     equivalent = _holm(t.sf((margin - abs(mean)) * n**0.5 / std, n - 1), [1.0] * len(rows))
     return p.tolist(), [max(pair) for pair in zip(p.tolist(), adjusted.tolist(), strict=True)], equivalent.tolist()
 

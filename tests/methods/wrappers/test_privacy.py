@@ -59,7 +59,9 @@ def test_golden_mean(monkeypatch):
             return next(self.left).reshape(shape)
 
     plain = Streams.numpy
-    monkeypatch.setattr(Streams, "numpy", lambda self, *key: Given() if key[0] == "dp.model" else plain(self, *key))
+    monkeypatch.setattr(
+        Streams, "numpy", lambda self, *key, **by: Given() if key[0] == "dp.model" else plain(self, *key, **by)
+    )
     keys = {"dp_clip": options["clip"], "dp_noise": options["noise_multiplier"], "dp_sampling": "fixed"}
     _, servers = golden_run(METHODS.get("fedavg+dp"), 1, drawn=[clients], **keys)
     assert matches(servers[0]["model"], GOLD["server"])

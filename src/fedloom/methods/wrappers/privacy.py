@@ -47,7 +47,8 @@ def epsilon(
     # privacy losses on a grid: rounded up, so an upper bound too, and far tighter than that of Renyi divergence
     event = PoissonSampledDpEvent(drawn / clients, GaussianDpEvent(noise if sampling == "poisson" else noise / 2))
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = pld.PLDAccountant(relation, value_discretization_interval=max(bound / 5000, 1e-6))
+    step = max(bound / 5000, 1e-5 * (10 / noise + 1 / noise**2))  # not finer than losses spread, where bounds are tiny
+    accountant = pld.PLDAccountant(relation, value_discretization_interval=step)
     return min(bound, float(accountant.compose(event, rounds).get_epsilon(delta)))
 
 
