@@ -84,7 +84,8 @@ def make_scenario(
 
     Args:
         name: name of the scenario.
-        splits, partition: training and test samples, and what deals them to N `clients`.
+        splits: training and test samples.
+        partition: deals the training samples to N `clients`.
         val: share of each client's training samples, in [0, 1), that is held out for validation.
         streams: the root of randomness. The result depends only on its seed; each step has its own stream.
         split: replaces `val`, and takes the client's test samples from its own.

@@ -61,17 +61,21 @@ def from_arrays(
             memory are not copied.
         y_train: labels [n]. Whole numbers 0 .. C-1 are class ids, in the order of `classes`; other numbers and words
             name their class.
-        x_test, y_test: test samples and their labels; None holds out `test_share` of the training samples.
+        x_test: test samples; None holds out `test_share` of the training samples.
+        y_test: labels of the test samples.
         classes: names of the classes; None takes those that the labels have.
-        owners, owners_test: whose each sample is [n], by number or word: each owner becomes a client.
-        domain, domain_test: indices [n] into the names `domains`, instead of owners.
+        owners: whose each sample is [n], by number or word: each owner becomes a client.
+        owners_test: the same for the test samples.
+        domain: indices [n] into the names `domains`, instead of owners.
+        domain_test: the same for the test samples.
         tokens: whether samples are token ids.
         normalise: "own" (moments of the training set), "unit" or "half", see `ImageSource`.
         standardise: features [n, d] get mean 0 and deviation 1 over what clients train on, when the scenario is made.
         test_share: share of each class, in (0, 1), that is held out without a test set (seed 0); with owners, of each
             owner's samples, rounded down and spread over the owner's classes.
-        groups, groups_test: group of each sample [n], such as its person, by number or word: no group is parted between
-            training, validation and test samples.
+        groups: group of each sample [n], such as its person, by number or word: no group is parted between training,
+            validation and test samples.
+        groups_test: the same for the test samples.
         shared_groups: what to do with groups that a given test set shares with the training set: "refuse", or leave
             their samples out of one ("drop_test", "drop_train").
         labels: "multi" takes labels [n, L] that do not exclude each other: 1, 0, and -1 or NaN where a label was not
@@ -136,11 +140,12 @@ def from_torch(train: Any, test: Any | None = None, *, frozen: bool = False, **k
     """Make splits from torch datasets whose items are (sample, label): each item is read once, in order.
 
     Samples are tensors, arrays or PIL images of one shape; labels whole numbers or words, or with labels="multi" [L]
-    of 1, 0 and -1. Class names are taken from
-    the dataset's own `classes` if it has them.
+    of 1, 0 and -1. Class names are
+    taken from the dataset's own `classes` if it has them.
 
     Args:
-        train, test: both sets; without a test set, a share of the training set is held out.
+        train: the training set.
+        test: the test set; without it, a share of the training set is held out.
         frozen: take items that change from reading to reading, as random augmentation makes them, as they are at first.
         keys: those of `from_arrays`.
 
@@ -166,7 +171,8 @@ def from_clients(
         tests: a list with one a client, or one dataset for all; without it a share of each client's samples is held
             out.
         names: names of the clients [N]; "0" .. by default.
-        frozen, keys: as in `from_torch`.
+        frozen: as in `from_torch`.
+        keys: those of `from_arrays`.
 
     Raises `DataError` for clients without samples, and for samples or labels of different kinds.
     """
