@@ -158,15 +158,16 @@ class Comparison(Tabular):
         first error if none can."""
         from fedloom.runs.retest import evaluate_run
 
-        tested, errors, loaded = list[Result](), list[FedloomError](), dict[str, Any]()
+        tested, left_out, loaded = list[Result](), list[tuple[Any, FedloomError]](), dict[str, Any]()
         for run in self.results:
             try:
                 tested.append(evaluate_run(run, loaded=loaded, **options))
             except FedloomError as error:
-                errors.append(error)
-                _log.warning("note: %s is left out: %s", run.folder or run, error)
-        if errors and not tested:
-            raise errors[0]
+                left_out.append((run.folder or run, error))
+        if left_out and not tested:  # a mistake in an option is one line, and not one for each run
+            raise left_out[0][1]
+        for name, why in left_out:
+            _log.warning("note: %s is left out: %s", name, why)
         return Comparison(tested)
 
     def clients_to_pandas(self) -> pandas.DataFrame:
