@@ -321,6 +321,9 @@ def test_cells_without_such_a_model_are_left_out_with_a_line(tmp_path, capsys, c
     code, out, _ = call(capsys, "evaluate", str(tmp_path / "runs"), "--protocol", "personal/local", "--json")
     assert (code, len(json.loads(out)["numbers"])) == (0, 1)
     assert "fedavg is left out: evaluation.protocol = 'personal/local': fedavg has no personal model" in caplog.text
+    caplog.clear()
+    code, _, err = call(capsys, "evaluate", str(tmp_path / "runs"), "--newcomers", "zero-shot")
+    assert (code, len(err.splitlines()), caplog.text) == (2, 1, "")
 
 
 def test_the_commands_of_the_page_run_as_they_are_typed(tmp_path, capsys, monkeypatch):
