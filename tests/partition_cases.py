@@ -7,12 +7,10 @@ import numpy as np
 
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions import Partition, labels_only
-from fedloom.data.partitions.classes import Classes, Pathological
+from fedloom.data.partitions.classes import IID, NID2, Classes, Pachinko, Pathological, Quantity
 from fedloom.data.partitions.dirichlet import Dirichlet, DirichletEqual, DirichletFedMA, ExtendedDirichlet
 from fedloom.data.partitions.domains import DirichletDomains, Domains
-from fedloom.data.partitions.iid import IID, Quantity
 from fedloom.data.partitions.natural import Natural
-from fedloom.data.partitions.pachinko import NID2, Pachinko
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ ENGINE_FLOORS: dict[str, int] = {
     **dict.fromkeys(["threads", "loop", "stacked"], 5),
     **dict.fromkeys(["processes", "flops"], 6),
     "device": 7,
-    **dict.fromkeys(["auto", "ray"], 7),
+    "ray": 7,
     "choose": 8,
     "__init__": 9,
 }

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.safe_yaml import parse_yaml, read_yaml
+from fedloom.core.files import parse_yaml, read_yaml
 
 
 @pytest.mark.parametrize(

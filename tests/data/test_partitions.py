@@ -14,7 +14,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data import SKEWS, SOURCES
 from fedloom.data.partitions import PARTITIONS, deal_by_counts, deal_by_shares, labels_only
-from fedloom.data.partitions.iid import IID
+from fedloom.data.partitions.classes import IID
 from fedloom.data.partitions.partition import cut, deal_alike
 from fedloom.data.sources.source import Source
 from fedloom.runs.config.scenario_config import ScenarioConfig

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import Streams
 from fedloom.data.partitions import labels_only
-from fedloom.data.partitions.classes import Classes, Pathological
-from fedloom.data.partitions.pachinko import NID2, Pachinko
+from fedloom.data.partitions.classes import NID2, Classes, Pachinko, Pathological
 from fedloom.data.sources.cifar import CLASSES as NAMES
 from fedloom.data.sources.cifar import SUPERCLASSES, coarse_labels
 

@@ -12,8 +12,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.partitions import dirichlet as dirichlet_equal
 from fedloom.data.partitions import labels_only
+from fedloom.data.partitions.classes import Quantity
 from fedloom.data.partitions.dirichlet import Dirichlet, DirichletEqual, DirichletFedMA, balanced_cut
-from fedloom.data.partitions.iid import Quantity
 
 SMALL = labels_only(np.arange(200) % 5)
 

@@ -12,12 +12,11 @@ from fedloom.core.streams import Streams
 from fedloom.data import OwnSplit, export_indices, make_scenario
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions import labels_only
+from fedloom.data.partitions.classes import IID
 from fedloom.data.partitions.dirichlet import Dirichlet
-from fedloom.data.partitions.iid import IID
-from fedloom.data.partitions.indices import IndexLists
-from fedloom.data.partitions.natural import Flower
+from fedloom.data.partitions.natural import Flower, IndexLists
 from fedloom.data.skews.ratio import LabelNoise, LongTail
-from fedloom.data.skews.transforms import Permutations
+from fedloom.data.skews.skew import Permutations
 from fedloom.data.sources import Splits
 
 

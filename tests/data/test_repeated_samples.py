@@ -9,7 +9,7 @@ from fedloom.data import OwnSplit, from_arrays, make_scenario
 from fedloom.data import leak as repeated_samples
 from fedloom.data.dataset import Dataset
 from fedloom.data.leak import repeated_samples_notes
-from fedloom.data.partitions.iid import IID
+from fedloom.data.partitions.classes import IID
 
 
 def samples(count, shape, seed, dtype=torch.uint8):

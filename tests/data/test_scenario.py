@@ -14,9 +14,9 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data import OwnSplit, make_scenario
 from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.classes import IID
 from fedloom.data.partitions.dirichlet import Dirichlet
 from fedloom.data.partitions.domains import Domains
-from fedloom.data.partitions.iid import IID
 from fedloom.data.partitions.natural import Natural
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Views, split_three

@@ -15,11 +15,11 @@ from fedloom.core.streams import Streams
 from fedloom.data import make_scenario
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions import labels_only
+from fedloom.data.partitions.classes import IID
 from fedloom.data.partitions.dirichlet import Dirichlet
 from fedloom.data.partitions.domains import DirichletDomains
-from fedloom.data.partitions.iid import IID
 from fedloom.data.skews.ratio import LabelNoise, LongTail, Noise, Ratio, client_sigmas, tail_counts
-from fedloom.data.skews.transforms import Permutations, Rotations, Transforms
+from fedloom.data.skews.skew import Permutations, Rotations, Transforms
 from fedloom.data.sources import Splits
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "data.json").read_text())

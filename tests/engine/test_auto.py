@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from fedloom.core.errors import ClientError
-from fedloom.engine import auto, jobs
-from fedloom.engine.auto import Auto, Candidate
-from fedloom.engine.choose import EngineChoice, choose_engine
+from fedloom.engine import choose as auto
+from fedloom.engine import jobs
+from fedloom.engine.choose import Auto, Candidate, EngineChoice, choose_engine
 from fedloom.engine.jobs import JobResult
 from fedloom.engine.speedups import Speedups
 from fedloom.methods.contract.contexts import Diagnostic

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fedloom.core.errors import ConfigError
-from fedloom.engine.auto import Auto
-from fedloom.engine.choose import EngineChoice, choose_engine, engine_name
+from fedloom.engine.choose import Auto, EngineChoice, choose_engine, engine_name
 from fedloom.engine.client import Worker
 from fedloom.engine.fast.kernels import operators
 from fedloom.engine.fast.kernels.compiling import compiler

@@ -11,7 +11,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import to_plain
 from fedloom.evaluation.metric import MetricStates, Predictions
 from fedloom.evaluation.metrics import metric_kinds
-from fedloom.evaluation.metrics.risk import at_threshold, best_threshold
+from fedloom.evaluation.metrics.calibration import at_threshold, best_threshold
 from fedloom.evaluation.plain_states import states_from_plain
 from fedloom.methods import cross_entropy
 

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from fedloom.core.errors import ConfigError
 from fedloom.evaluation.metric import METRICS, MetricStates, Predictions
-from fedloom.evaluation.metrics.risk import at_threshold, best_threshold
+from fedloom.evaluation.metrics.calibration import at_threshold, best_threshold
 from fedloom.runs.config.run_config import parse
 
 SCENARIO = {"source": "digits", "partition": "iid", "val": 0.1}

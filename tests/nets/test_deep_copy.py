@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
-from fedloom.nets.deep_copy import deep_copy
+from fedloom.nets.net import deep_copy
 
 
 def net():

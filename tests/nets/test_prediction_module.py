@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.nets.blueprint import Bundle
+from fedloom.nets.loaded_net import PredictionModule, load_tree, restore_head_bias
 from fedloom.nets.net import Net
-from fedloom.nets.predictor import PredictionModule, load_tree, restore_head_bias
 from fedloom.nets.user_model import wrap
 from support import Tiny, TinyBN
 

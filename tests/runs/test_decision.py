@@ -10,7 +10,7 @@ import fedloom as fl
 from command_line import call
 from fedloom.core.errors import ConfigError
 from fedloom.data import from_arrays
-from fedloom.evaluation.metrics.risk import DECISION
+from fedloom.evaluation.metrics.calibration import DECISION
 from fedloom.flower.in_process import run_in_process
 from fedloom.results.result import Result
 from fedloom.results.risk_words import risk_sentences

@@ -47,7 +47,7 @@ def scenarios(
     if name is not None:
         config = find_ready(name)
         if as_json:
-            from fedloom.core.safe_yaml import parse_yaml
+            from fedloom.core.files import parse_yaml
 
             print_json({"name": config.name, "path": str(config.path), "config": parse_yaml(config.text)})
         else:

@@ -24,9 +24,8 @@ from fedloom.methods.contract.contexts import ClientContext, ServerContext, Star
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Choose, Collect, Consts, Phase, Predictor, Train
 from fedloom.methods.contract.sample_statistics import Statistic
-from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import LoadedNet, group_of
-from fedloom.nets.net import EXTRA, Net, Role, has_batch_norm
+from fedloom.nets.net import EXTRA, Net, Role, deep_copy, has_batch_norm
 
 CPU = torch.device("cpu")
 ClientRound: TypeAlias = Generator[Replay, None, JobResult]

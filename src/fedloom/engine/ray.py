@@ -17,8 +17,8 @@ from fedloom.core.records import Record, Value
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.processes import WorkerLost
+from fedloom.engine.processes.engine import Request, answer
 from fedloom.engine.processes.shared_memory import dumps, loads
-from fedloom.engine.processes.workers import Request, answer
 from fedloom.engine.serial import PATIENCE, Engine, Jobs, Serial
 from fedloom.engine.speedups import keep_freed_memory
 from fedloom.methods.contract.contexts import ClientContext, Task

@@ -15,8 +15,7 @@ from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
-from fedloom.nets.loaded_net import LoadedNet
-from fedloom.nets.predictor import Predictor
+from fedloom.nets.loaded_net import LoadedNet, Predictor
 
 # Episodes whose distances are computed together: 64 of 5 x 20 features of 512 float64 are 26 MB.
 _TOGETHER = 64

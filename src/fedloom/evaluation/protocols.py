@@ -36,8 +36,7 @@ from fedloom.data.views import Views
 from fedloom.evaluation.metric import Groups, Metric, MetricStates, Predictions, Scores, details_of_clients
 from fedloom.evaluation.metrics import Accuracy, metric_kinds
 from fedloom.evaluation.metrics.basic import DomainAccuracy, OwnerAccuracy, SampleScores
-from fedloom.nets.loaded_net import LoadedNet
-from fedloom.nets.predictor import Predictor
+from fedloom.nets.loaded_net import LoadedNet, Predictor
 
 PROTOCOLS = ("global/global", "global/local", "personal/global", "personal/local", "personal/others")
 _ALL_OTHERS, _SAMPLED_OTHERS = 100, 2000  # clients whose test samples are all used; samples for more clients

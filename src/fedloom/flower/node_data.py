@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 
 from fedloom.core.errors import ConfigError, DataError, FedloomError
-from fedloom.core.safe_yaml import read_yaml
+from fedloom.core.files import read_yaml
 from fedloom.core.streams import Streams
 from fedloom.data import Dataset, Scenario
 from fedloom.data.imputation import ImputedColumn, impute, unobserved_error

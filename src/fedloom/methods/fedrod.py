@@ -2,7 +2,7 @@ import torch
 from torch import Tensor, nn
 
 import fedloom.methods as fm
-from fedloom.nets.deep_copy import deep_copy
+from fedloom.nets.net import deep_copy
 
 
 @fm.register

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree, clone
-from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import freeze_as_buffers
-from fedloom.nets.net import EXTRA, MODELS, FunctionalNet, Net, Role, tag_roles, tree_of
+from fedloom.nets.net import EXTRA, MODELS, FunctionalNet, Net, Role, deep_copy, tag_roles, tree_of
 from fedloom.nets.user_model import UserModel
 
 

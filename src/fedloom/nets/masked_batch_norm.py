@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedloom.core.trees import Tree
-from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import copy_replaced_buffer
-from fedloom.nets.net import BATCH_NORM, Net, NetCalls
+from fedloom.nets.net import BATCH_NORM, Net, NetCalls, deep_copy
 
 
 class RowMask:

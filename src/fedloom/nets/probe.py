@@ -10,8 +10,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import SAFETENSORS_DTYPES
 from fedloom.core.streams import Streams
 from fedloom.nets.blueprint import Bundle
-from fedloom.nets.deep_copy import deep_copy, plain_attributes, unregistered_weights
-from fedloom.nets.net import EXTRA, Net, has_batch_norm
+from fedloom.nets.net import EXTRA, Net, deep_copy, has_batch_norm, plain_attributes, unregistered_weights
 from fedloom.nets.user_model import HeadlessNet, Wrapped, error_line, wrap
 
 

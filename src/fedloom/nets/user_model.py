@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError, suggest_name
 from fedloom.core.streams import Streams
-from fedloom.nets.deep_copy import deep_copy
-from fedloom.nets.net import Net, in_context
+from fedloom.nets.net import Net, deep_copy, in_context
 
 
 def wrap(module: nn.Module, head: str) -> Net:

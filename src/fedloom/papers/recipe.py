@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fedloom.core.errors import ConfigError, DataError, short_repr, suggest_name
-from fedloom.core.safe_yaml import parse_yaml
+from fedloom.core.files import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.runs.config.kinds import overlaid
 from fedloom.runs.config.run_config import load

@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from fedloom.core.errors import ConfigError, printable, short_repr, suggest_name
-from fedloom.core.files import read_file, refuse_unwritable, write_atomic
-from fedloom.core.safe_yaml import one_line, parse_yaml
+from fedloom.core.files import one_line, parse_yaml, read_file, refuse_unwritable, write_atomic
 from fedloom.core.text import flat, listed, value_text
 from fedloom.results import export_model, plot_values, result, risk_words, table, unseen_tables
 from fedloom.results.data_table import DataTable

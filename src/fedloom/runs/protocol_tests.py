@@ -14,7 +14,7 @@ from fedloom.engine.jobs import EvalResult
 from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
 from fedloom.evaluation.intervals import Tested, intervals, intervals_over_nodes
 from fedloom.evaluation.metrics.basic import SampleScores
-from fedloom.evaluation.metrics.risk import at_threshold, best_threshold, scores_in
+from fedloom.evaluation.metrics.calibration import at_threshold, best_threshold, scores_in
 from fedloom.evaluation.own_metrics import check_own_metrics
 from fedloom.evaluation.protocols import Majority, majority, no_model_error
 from fedloom.methods.contract.contexts import Diagnostic

@@ -18,8 +18,7 @@ from fedloom.methods import Method
 from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.methods.wrappers.finetuning import WORDS as TUNING_WORDS
 from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.deep_copy import deep_copy
-from fedloom.nets.net import Net
+from fedloom.nets.net import Net, deep_copy
 from fedloom.nets.probe import check_classifies, check_entries, check_trains, is_foreign
 from fedloom.nets.user_model import error_line
 from fedloom.runs.config.run_config import RunConfig

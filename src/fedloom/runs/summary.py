@@ -11,7 +11,7 @@ from fedloom.engine.device import device_name
 from fedloom.engine.flops import flops_of
 from fedloom.evaluation import METRICS
 from fedloom.evaluation.metrics import SHOWN
-from fedloom.evaluation.metrics.risk import DECISION
+from fedloom.evaluation.metrics.calibration import DECISION
 from fedloom.evaluation.protocols import Majority, majority
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.nets.user_model import error_line

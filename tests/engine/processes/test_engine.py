@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fedloom.core.errors import ClientError
-from fedloom.engine.processes import Processes, shared_memory, workers
+from fedloom.engine.processes import Processes, shared_memory
 from fedloom.engine.processes import engine as module
+from fedloom.engine.processes import engine as workers
 from fedloom.methods.fedavg import FedAvg
 from support import TinyBN, configured, furthest, same_bits, world
 

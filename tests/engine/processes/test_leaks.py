@@ -14,7 +14,8 @@ from torch import nn
 
 import fedloom as fl
 from fedloom.core.errors import ClientError, ConfigError
-from fedloom.engine.processes import Processes, workers
+from fedloom.engine.processes import Processes
+from fedloom.engine.processes import engine as workers
 from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.methods.fedavg import FedAvg
 from fedloom.runs.callbacks import Callback

@@ -1,6 +1,6 @@
 """Partitions, which deal samples to clients; one file for each."""
 
-from fedloom.data.partitions.indices import export_indices
+from fedloom.data.partitions.natural import export_indices
 from fedloom.data.partitions.partition import (
     PARTITIONS,
     Dealt,

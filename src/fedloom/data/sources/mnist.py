@@ -1,13 +1,16 @@
-"""Sets in the IDX format: MNIST, Fashion-MNIST, EMNIST, and user-supplied folders."""
+"""Sets in the IDX format (MNIST, Fashion-MNIST, EMNIST, your own folders), and digits of other looks: SVHN,
+SynthDigits, USPS, MNIST-M, and digits drawn from fonts."""
 
+import bz2
 import gzip
 import io
 import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -16,7 +19,9 @@ from fedloom.core.errors import DataError
 from fedloom.data.dataset import require_memory
 from fedloom.data.labels import class_ids
 from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
-from fedloom.data.sources.files import Files
+from fedloom.data.sources.class_folders import LabelledFiles
+from fedloom.data.sources.files import Files, package_folder
+from fedloom.data.sources.image_folders import decode_parts
 from fedloom.data.sources.npz import PublishedImages
 from fedloom.data.sources.source import source
 
@@ -167,3 +172,203 @@ class EMNIST(PublishedImages):
         stored = parse_idx_set(files, f"emnist-{self.subset}-train", f"emnist-{self.subset}-test", self.class_names)
         train, test = (ParsedSamples(part.x.swapaxes(-1, -2), part.y) for part in (stored.train, stored.test))
         return replace(stored, train=train, test=test)
+
+
+class _Mat(PublishedImages):
+    """Base: two .mat files with `X` [32, 32, 3, n] uint8 and `y` [n, 1], where label 10 stands for digit 0."""
+
+    names: ClassVar[tuple[str, str]]
+
+    def names_to_read(self, files: Files) -> Sequence[str]:
+        return self.names
+
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
+        train, test = (_parse_mat(raw, files.display_name(name)) for name, raw in files.read_each(self.names))
+        return ParsedSplits(str(files.path), train, test, self.class_names)
+
+
+@source("svhn")
+class SVHN(_Mat):
+    """SVHN (Netzer et al. 2011), cropped digits: 73,257 + 26,032 colour images of 32x32, 10 classes (label 10 is digit
+    0). `train_32x32.mat` and `test_32x32.mat`. Official test set kept; the extra images are not used."""
+
+    publisher = "Stanford's housenumbers page as train_32x32.mat and test_32x32.mat"
+    names = ("train_32x32.mat", "test_32x32.mat")
+    checksums: ClassVar[dict[str, str]] = {
+        "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+        "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+    }
+    places = (("", "train_32x32.mat"), ("svhn.npz", ""))
+
+
+@source("synthdigits")
+class SynthDigits(_Mat):
+    """SynthDigits (Ganin and Lempitsky 2015): 479,400 + 9,553 colour images of rendered digits, 32x32, 10 classes.
+    `synth_train_32x32.mat` and `synth_test_32x32.mat`, in a folder or in the published `SynthDigits.zip`."""
+
+    publisher = "Yaroslav Ganin as SynthDigits.zip"
+    names = ("synth_train_32x32.mat", "synth_test_32x32.mat")
+    places = (("", names[0]), ("SynthDigits", names[0]), ("SynthDigits.zip", ""), ("synthdigits.npz", ""))
+
+
+def _parse_mat(raw: bytes, label: str) -> ParsedSamples:
+    from scipy.io import loadmat
+
+    try:
+        arrays = loadmat(io.BytesIO(raw), variable_names=["X", "y"])
+    except Exception as error:  # scipy has no one kind of error for damaged files
+        raise DataError(f"{label}: cannot be read as .mat ({' '.join(str(error).split())}); fetch it again") from None
+    x, y = arrays.get("X"), arrays.get("y")
+    if x is None or y is None or x.ndim != 4 or x.dtype != np.uint8 or y.dtype.kind not in "iuf":
+        shapes = {name: (array.shape, str(array.dtype)) for name, array in arrays.items() if name in ("X", "y")}
+        raise DataError(f"{label}: holds {shapes or 'neither X nor y'}; need X [h, w, c, n] uint8 and y [n, 1]")
+    with np.errstate(invalid="ignore"):  # NaN becomes some whole number, and differs from it
+        labels = y.reshape(-1).astype(np.int64)
+    if (labels != y.reshape(-1)).any():
+        raise DataError(f"{label}: labels y are not whole numbers; need 0 .. 9, or 10 for digit 0")
+    if (labels == 10).any() and (labels == 0).any():
+        raise DataError(f"{label}: has labels 0 and 10, which both stand for digit 0; use one of them")
+    return ParsedSamples(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), np.where(labels == 10, 0, labels))
+
+
+_NAMES = ("usps.bz2", "usps.t.bz2")
+
+
+@source("usps")
+class USPS(PublishedImages):
+    """USPS (Hull 1994): 7,291 + 2,007 gray images of 16x16, 10 classes. The LIBSVM files `usps.bz2` and `usps.t.bz2`
+    (values -1 .. 1, labels 1 .. 10 for digits 0 .. 9), or `usps.npz` in the Keras convention. Official test set kept.
+    """
+
+    publisher = "the LIBSVM data page as usps.bz2 and usps.t.bz2"
+    checksums: ClassVar[dict[str, str]] = {
+        "usps.bz2": "ec16c51db3855ca6c91edd34d0e9b197",
+        "usps.t.bz2": "8ea070ee2aca1ac39742fdd1ef5ed118",
+    }
+    places = (("", "usps.bz2"), ("usps.npz", ""))
+
+    def names_to_read(self, files: Files) -> Sequence[str]:
+        return _NAMES
+
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
+        train, test = (_parse_libsvm(raw, files.display_name(name)) for name, raw in files.read_each(_NAMES))
+        return ParsedSplits(str(files.path), train, test, self.class_names)
+
+
+def _parse_libsvm(packed: bytes, label: str) -> ParsedSamples:
+    """Lines "label index:value ...", indices 1 .. 256 in row order; as always in LIBSVM, unlisted values are 0."""
+    try:
+        lines = bz2.decompress(packed).decode("ascii").splitlines()
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{label}: cannot be read ({error}); damaged or truncated, fetch it again") from None
+    values, labels = np.zeros((len(lines), 256)), np.zeros(len(lines), np.int64)
+    for row, line in enumerate(lines):
+        try:
+            first, *pairs = line.split()
+            labels[row] = int(float(first)) - 1  # LIBSVM's format allows 7.0
+            index, value = zip(*(pair.split(":") for pair in pairs), strict=True)
+            place = np.array(index, np.int64) - 1
+            if place.min() < 0:
+                raise IndexError("index below 1")
+            values[row, place] = np.array(value, np.float64)
+        except (ValueError, IndexError) as error:
+            raise DataError(f"{label}: line {row + 1} is not 'label index:value ...' with 1 .. 256 ({error})") from None
+    if not (np.abs(values) <= 1).all():
+        raise DataError(f"{label}: values outside -1 .. 1; need LIBSVM's scaling")
+    # Rounded down, as in torchvision's USPS.
+    return ParsedSamples(((values + 1) / 2 * 255).astype(np.uint8).reshape(-1, 16, 16), labels)
+
+
+@source("mnist-m")
+class MNISTM(PublishedImages):
+    """MNIST-M (Ganin and Lempitsky 2015): 59,001 + 9,001 colour images of 32x32, 10 classes.
+
+    The published `mnist_m.tar.gz` or its folder (mnist_m_train/*.png with mnist_m_train_labels.txt, lines "name.png
+    label", and the same for test), or `mnist-m.npz` in the Keras convention. Official test set kept."""
+
+    publisher = "Yaroslav Ganin as mnist_m.tar.gz"
+    places = (
+        *((folder, "mnist_m_train_labels.txt") for folder in ("", "mnist_m")),
+        *((archive, "") for archive in ("mnist_m.tar.gz", "mnist-m.npz", "mnistm.npz")),
+    )
+
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
+        train, test = (_listed(files, f"mnist_m_{part}") for part in ("train", "test"))
+        return decode_parts(files, train, test, self.class_names, 32, 3, allocate)
+
+
+def _listed(files: Files, folder: str) -> LabelledFiles:
+    """Lines "name label" of the label list of a folder."""
+    name = f"{folder}_labels.txt"
+    listed = []
+    for number, line in enumerate(files.lines(name), 1):
+        picture, _, label = line.strip().rpartition(" ")
+        if not picture or not label.isascii() or not label.isdigit():
+            raise DataError(f"{files.display_name(name)}: line {number} is '{line[:80]}'; need 'name.png label'")
+        listed.append((f"{folder}/{picture}", int(label)))
+    return listed
+
+
+@source("rendered")
+class Rendered(ImageSource):
+    """Colour images [3, size, size] of digits drawn from the twelve DejaVu text fonts that matplotlib ships.
+
+    Each image draws its font, height (half to nine tenths of the image), rotation (up to 25 degrees), position and both
+    colours; classes take turns. Results cannot be compared with those on published rendered digits."""
+
+    model = "fedbn-digits-cnn"
+
+    size: int = Field(28, ge=8, le=256, description="Height and width of the images, in pixels.")
+    per_class: int = Field(800, ge=1, description="Number of training images of each class.")
+    test_per_class: int = Field(200, ge=1, description="Number of test images of each class.")
+    source_seed: int = Field(
+        0, ge=0, description="Seed of the images; the same seed gives the same images under the same version of Pillow."
+    )
+
+    def files(self) -> Sequence[Path]:
+        return _find_fonts()
+
+    def parse(self, allocate: Allocator) -> ParsedSplits:
+        samples = []
+        for part, count in enumerate((self.per_class, self.test_per_class)):
+            rng = np.random.default_rng([self.source_seed, part])
+            labels = np.arange(10 * count) % 10
+            images = allocate(("train.x", "test.x")[part], (len(labels), 3, self.size, self.size), np.uint8)
+            for row, label in enumerate(labels):
+                images[row] = _draw_digit(int(label), self.size, rng)
+            samples.append(ParsedSamples(images, labels))
+        return ParsedSplits("rendered", samples[0], samples[1], tuple("0123456789"))
+
+
+@lru_cache(maxsize=1)
+def _find_fonts() -> list[Path]:
+    folder = package_folder("rendered", "matplotlib", "matplotlib", "fonts") / "mpl-data" / "fonts" / "ttf"
+    # The two Display fonts hold symbols of formulas, but no digits.
+    fonts = [path for path in sorted(folder.glob("DejaVu*.ttf")) if "Display" not in path.name]
+    if not fonts:
+        raise DataError(f"source rendered: no DejaVu fonts in {folder}; reinstall matplotlib")
+    return fonts
+
+
+@lru_cache(maxsize=512)
+def _load_font(path: Path, height: int) -> Any:
+    from PIL import ImageFont
+
+    return ImageFont.truetype(str(path), height)
+
+
+def _draw_digit(label: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    from PIL import Image, ImageDraw
+
+    fonts = _find_fonts()
+    font = _load_font(fonts[rng.integers(len(fonts))], int(rng.integers(size // 2, size * 9 // 10 + 1)) * 5 // 4)
+    centre = size / 2 + rng.uniform(-size / 10, size / 10, 2)
+    mask = Image.new("L", (size, size))
+    ImageDraw.Draw(mask).text((float(centre[0]), float(centre[1])), str(label), fill=255, font=font, anchor="mm")
+    mask = mask.rotate(float(rng.uniform(-25, 25)), resample=Image.Resampling.BILINEAR)
+    background = rng.integers(0, 256, 3)
+    ink = rng.integers(0, 256, 3)
+    while abs(int(ink.sum()) - int(background.sum())) < 180:  # too little contrast to see the digit; half of all draws
+        ink = rng.integers(0, 256, 3)
+    opacity = np.asarray(mask, np.float64)[None] / 255
+    return np.rint(background[:, None, None] * (1 - opacity) + ink[:, None, None] * opacity).astype(np.uint8)

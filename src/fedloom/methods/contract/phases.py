@@ -16,9 +16,9 @@ from torch.nn import functional
 from fedloom.core.trees import Tree
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.methods.contract.spec import Part
+from fedloom.nets.loaded_net import Predictor as Predictor
+from fedloom.nets.loaded_net import plain_logits as plain_logits
 from fedloom.nets.net import Net, Role
-from fedloom.nets.predictor import Predictor as Predictor
-from fedloom.nets.predictor import plain_logits as plain_logits
 
 Consts: TypeAlias = dict[str, Any]
 Origin: TypeAlias = Literal["own", "received"]

@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
-from fedloom.core.safe_yaml import one_line, parse_yaml, read_yaml
+from fedloom.core.files import one_line, parse_yaml, read_yaml
 from fedloom.data import SOURCES
 from fedloom.data.augment import Augmentation
 from fedloom.engine.choose import EngineChoice

@@ -29,8 +29,7 @@ from fedloom.engine.round_report import ObservedRound
 from fedloom.engine.steps import trainable_names
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Batch, Consts, Predictor, Train, cross_entropy
-from fedloom.nets.deep_copy import deep_copy
-from fedloom.nets.net import Net
+from fedloom.nets.net import Net, deep_copy
 from fedloom.nets.user_model import error_line
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.drift.updates import client_updates, flat, ratio, update_figures, weight_names

@@ -19,7 +19,7 @@ from fedloom.core.text import value_text
 from fedloom.evaluation import METRICS, Metric, MetricStates, Predictions
 from fedloom.evaluation.metric import finite
 from fedloom.evaluation.metrics import metric_kinds
-from fedloom.evaluation.metrics.risk import at_threshold
+from fedloom.evaluation.metrics.calibration import at_threshold
 from fedloom.evaluation.own_metrics import PerSample, register_metric
 from fedloom.nets.user_model import ModelSource, error_line
 from fedloom.runs.export.modules import OwnModel

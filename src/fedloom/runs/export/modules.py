@@ -25,9 +25,8 @@ from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ServerContext, Task
 from fedloom.methods.contract.phases import Predictor, plain_logits
 from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.loaded_net import unfreeze_buffers
+from fedloom.nets.loaded_net import PredictionModule, load_tree, restore_head_bias, unfreeze_buffers
 from fedloom.nets.net import EXTRA, MODELS, Net
-from fedloom.nets.predictor import PredictionModule, load_tree, restore_head_bias
 from fedloom.nets.user_model import ModelSource, UserModel
 from fedloom.runs.config.model_key import UserModelConfig
 from fedloom.runs.config.run_config import RunConfig, parse

@@ -13,8 +13,15 @@ import yaml
 from filelock import FileLock, Timeout
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import json_digest, json_text, parse_json, read_file, refuse_unwritable, write_atomic
-from fedloom.core.safe_yaml import parse_yaml
+from fedloom.core.files import (
+    json_digest,
+    json_text,
+    parse_json,
+    parse_yaml,
+    read_file,
+    refuse_unwritable,
+    write_atomic,
+)
 from fedloom.runs.storage import folders, schemas
 from fedloom.runs.storage.folders import delete_round_folders
 from fedloom.runs.storage.log import MetricsLog, Row, StoredRow

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError, DataError, short_repr, suggest_name
-from fedloom.core.safe_yaml import read_yaml
+from fedloom.core.files import read_yaml
 from fedloom.data import SOURCES
 from fedloom.data.newcomers import domain_names
 from fedloom.data.sources.source import configure_source

@@ -14,8 +14,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import json_digest, json_text, parse_json, write_atomic
-from fedloom.core.safe_yaml import parse_yaml
+from fedloom.core.files import json_digest, json_text, parse_json, parse_yaml, write_atomic
 from fedloom.core.text import ALPHA
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage import folders
