@@ -52,9 +52,8 @@ def expand_home(path: Path | str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise ConfigError(
-            f"{path}: no home directory is known for {Path(path).parts[0]}; write the path in full"
-        ) from None
+        remedy = "write the path in full"
+        raise ConfigError(f"{path}: no home directory is known for {Path(path).parts[0]}; {remedy}") from None
 
 
 def expand_if_path(value: Any) -> Any:

@@ -209,10 +209,8 @@ def gpu_settings(*, tf32: bool, deterministic: bool) -> Iterator[None]:
     `ConfigError` if an operator of the block has no deterministic form, or another thread's block other settings."""
     settings = [setting._replace(value=value) for setting, value in _gpu_values(tf32, deterministic)]
     if deterministic and os.environ.setdefault(_WORKSPACE, _FIXED_WORKSPACES[0]) not in _FIXED_WORKSPACES:
-        raise ConfigError(
-            f"${_WORKSPACE} = {os.environ[_WORKSPACE]!r}: with it, products differ from run to run; unset it, or set "
-            "engine.deterministic: false"
-        )
+        problem = "with it, products differ from run to run; unset it, or set engine.deterministic: false"
+        raise ConfigError(f"${_WORKSPACE} = {os.environ[_WORKSPACE]!r}: {problem}")
     with _OF_GPU.fixed(settings):
         try:
             yield

@@ -42,9 +42,8 @@ class Registry(Generic[T]):
 
         def add_entry(entry: T) -> T:
             if name in self._entries and not _same_definition(self._entries[name], entry):
-                raise ConfigError(
-                    f"{self.noun} '{name}' is registered already by {self._entries[name]!r}; choose another name"
-                )
+                remedy = "choose another name"
+                raise ConfigError(f"{self.noun} '{name}' is registered already by {self._entries[name]!r}; {remedy}")
             named: Any = entry
             if hasattr(entry, "kind"):  # sources, partitions, skews and attacks name themselves in messages
                 named.kind = name

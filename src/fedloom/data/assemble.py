@@ -107,9 +107,8 @@ def make_scenario(
     left_out = None
     if splits.validation and (split is not None or (held_out is not None and held_out.domain is not None)):
         key = "split" if split is not None else "held_out.domain"
-        raise ConfigError(
-            f"scenario.{key}: {name} has validation samples of its own, which it cannot part; leave it out"
-        )
+        remedy = "leave it out"
+        raise ConfigError(f"scenario.{key}: {name} has validation samples of its own, which it cannot part; {remedy}")
     if held_out is not None and held_out.domain is not None:
         left_out = LeftOutDomain.of(held_out.domain, name, splits)
         rows = left_out.other_train
@@ -127,16 +126,13 @@ def make_scenario(
             public_rows = rows[group_split(*of_rows, (1 - public_share, public_share), rng, reached=(0,)) == 1]
     rows = np.setdiff1d(rows, public_rows, assume_unique=True)
     if not 1 <= clients <= len(rows):
-        raise ConfigError(
-            f"scenario.clients = {clients}: {name} has {len(rows)} training samples; need 1 to {len(rows)} clients"
-        )
+        need = f"need 1 to {len(rows)} clients"
+        raise ConfigError(f"scenario.clients = {clients}: {name} has {len(rows)} training samples; {need}")
     if not 0 <= val < 1:
         raise ConfigError(f"scenario.val = {val}: the share held out for validation must be in [0, 1)")
     if len(rows) < len(train) and not partition.takes_thinned:
-        raise ConfigError(
-            "scenario.skews, scenario.public, scenario.held_out.domain: this partition names samples of the whole "
-            "source; none may be left out"
-        )
+        problem = "this partition names samples of the whole source; none may be left out"
+        raise ConfigError(f"scenario.skews, scenario.public, scenario.held_out.domain: {problem}")
     dealt = _deal(partition, train, _with_validation(splits), rows, clients, streams.numpy("partition"), left_out)
     if splits.validation:
         dealt = _with_given_validation(dealt, len(test), len(train) - splits.validation)
@@ -276,9 +272,8 @@ def _with_given_validation(dealt: Dealt, tests: int, first: int) -> Dealt:
 def _official(name: str, splits: Splits, dealt: Dealt, val: float, rng: np.random.Generator) -> Scenario:
     if dealt.test_rows != "official":
         pool = "train" if dealt.test_rows == "train" else "all"
-        raise ConfigError(
-            f"partition indices: the file's test lists are of the clients' own pool; set split with pool={pool}"
-        )
+        remedy = f"set split with pool={pool}"
+        raise ConfigError(f"partition indices: the file's test lists are of the clients' own pool; {remedy}")
     train_views, val_views = dealt.train, dealt.val
     if val_views is None:
         parts = split_groups(dealt.train, splits.train, (1 - val, val), rng, reached=(0,))
@@ -321,9 +316,8 @@ def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
     train_and_val = _merged(scenario.train, scenario.val)  # the client's mix, whatever is held out
     test_views = matched_tests(train_and_val, labels, test_labels, scenario.num_classes, rng)
     if isinstance(test_views, int):
-        raise ConfigError(
-            f"scenario.tests = 'matched': client {test_views} holds a class without test samples; use shares"
-        )
+        problem = f"client {test_views} holds a class without test samples; use shares"
+        raise ConfigError(f"scenario.tests = 'matched': {problem}")
     return replace(scenario, test=test_views)
 
 

@@ -43,10 +43,8 @@ class Attack(BaseModel):
     @classmethod
     def _a_minority(cls, share: float) -> float:
         if not 0 <= share < 0.5:
-            raise ConfigError(
-                f"scenario.attack.share = {short_repr(share)}: need a number in [0, 0.5); from one half on, "
-                "the misbehaving clients are the majority, and no defence can tell who is right"
-            )
+            detail = "from one half on, the misbehaving clients are the majority, and no defence can tell who is right"
+            raise ConfigError(f"scenario.attack.share = {short_repr(share)}: need a number in [0, 0.5); {detail}")
         return share
 
     def add_to(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
@@ -128,10 +126,8 @@ class LabelFlip(Attack):
             # Of an odd number of classes the middle one mirrors itself: none of its samples are flipped.
             return torch.where(mirrored == torch.arange(num_classes), -1, mirrored)
         if self.source == self.target or max(self.source, self.target) >= num_classes:
-            raise ConfigError(
-                f"scenario.attack label-flip: source = {self.source}, target = {self.target}: need two different "
-                f"classes of 0 .. {num_classes - 1}"
-            )
+            problem = f"need two different classes of 0 .. {num_classes - 1}"
+            raise ConfigError(f"scenario.attack label-flip: source = {self.source}, target = {self.target}: {problem}")
         targets = torch.full((num_classes,), -1)
         targets[self.source] = self.target
         return targets

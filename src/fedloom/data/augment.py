@@ -67,10 +67,8 @@ class Augmentation(BaseModel):
             need = f"augment ({operations}): needs images [channels, height, width]"
             raise ConfigError(f"{need}; {samples}; leave augment out")
         if self.crop >= min(shape[1:]):
-            raise ConfigError(
-                f"augment.crop = {self.crop}: images are {shape[1]} x {shape[2]} pixels; a crop this far off would "
-                f"hold nothing of them; need less than {min(shape[1:])}"
-            )
+            detail = f"a crop this far off would hold nothing of them; need less than {min(shape[1:])}"
+            raise ConfigError(f"augment.crop = {self.crop}: images are {shape[1]} x {shape[2]} pixels; {detail}")
 
     def gather(self, data: Dataset, indices: Tensor, rng: np.random.Generator) -> Tensor:
         """Return `data.gather(indices)`, augmented: indices [B] int64 -> normalised float32 [B, c, h, w]. Only active

@@ -228,9 +228,8 @@ def _values(x: np.ndarray, origin: str) -> np.ndarray:
             x = x.astype(np.float32)
         if not np.isfinite(x).all():
             hint = "; `incomplete` drops or imputes NaN" if x.ndim == 2 and not np.isinf(x).any() else ""
-            raise DataError(
-                f"{origin}: {int((~np.isfinite(x)).sum())} values are NaN or infinite; need finite numbers{hint}"
-            )
+            need = f"need finite numbers{hint}"
+            raise DataError(f"{origin}: {int((~np.isfinite(x)).sum())} values are NaN or infinite; {need}")
     return x[:, None] if x.ndim == 3 else x
 
 

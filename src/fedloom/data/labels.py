@@ -111,9 +111,8 @@ def class_ids(
         duplicate = next(name for name, count in Counter(classes).items() if count > 1)
         raise DataError(f"{origin}: class name '{duplicate}' occurs twice; give each class a different name")
     if classes is not None and len(classes) > max(_MANY, sum(map(len, labels))):
-        raise DataError(
-            f"{origin}: {len(classes):,} class names for {sum(map(len, labels)):,} samples; name classes, not samples"
-        )
+        remedy = "name classes, not samples"
+        raise DataError(f"{origin}: {len(classes):,} class names for {sum(map(len, labels)):,} samples; {remedy}")
     if all(part.dtype.kind == "U" for part in labels):
         if classes is None:
             refuse_missing_labels(labels[0], f"{origin} (train)")
@@ -174,9 +173,8 @@ def multi_labels(
             raise DataError(f"{origin}: labels have shape {part.shape} and dtype {part.dtype!s:.60}; {need}")
         filled = np.where(np.isnan(part), -1, part) if part.dtype.kind == "f" else part
         if (odd := filled[~np.isin(filled, (-1, 0, 1))]).size:
-            raise DataError(
-                f"{origin}: {odd.size:,} of {filled.size:,} labels are other numbers, as {odd[0]:g}; {need}"
-            )
+            problem = f"{odd.size:,} of {filled.size:,} labels are other numbers, as {odd[0]:g}; {need}"
+            raise DataError(f"{origin}: {problem}")
         values.append(filled.astype(np.int64))
     widths = {part.shape[1] for part in values}
     names = tuple(map(str, range(max(widths)) if classes is None else classes))
@@ -264,10 +262,8 @@ def as_string_array(values: np.ndarray) -> np.ndarray:
 def require_few(different: int, samples: int, what: str) -> None:
     """Raise `DataError` for too many different values: above 20 need two samples each on average, above 1,000 ten."""
     if different > max(20, min(samples // 2, _MANY), samples // 10):
-        raise DataError(
-            f"{what} take {different} different values in {samples} samples: ids or measurements rather than classes; "
-            "name a column of classes, or bin the values"
-        )
+        problem = "ids or measurements rather than classes; name a column of classes, or bin the values"
+        raise DataError(f"{what} take {different} different values in {samples} samples: {problem}")
 
 
 def _to_be_mapped(numbers: Sequence[int], classes: Sequence[str] | None) -> bool:
@@ -317,7 +313,5 @@ def refuse_other_spelling(counts: Mapping[str, int], vocabulary: Collection[str]
     total, rows = sum(absent.values()), sum(counts.values())
     if rows >= _FEW_ROWS and total >= _ALL_UNKNOWN * rows:
         example = next(iter(absent))[:40]
-        raise DataError(
-            f"{origin} holds unknown words in {total:,} of {rows:,} rows, such as '{example}'; write them as the known "
-            f"ones: {', '.join(vocabulary)[:200]}"
-        )
+        remedy = f"write them as the known ones: {', '.join(vocabulary)[:200]}"
+        raise DataError(f"{origin} holds unknown words in {total:,} of {rows:,} rows, such as '{example}'; {remedy}")

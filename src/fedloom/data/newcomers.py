@@ -51,9 +51,8 @@ class HeldOut(BaseModel):
     @model_validator(mode="after")
     def _one_of_them(self) -> HeldOut:
         if sum(value is not None for value in (self.share, self.clients, self.domain)) != 1:
-            raise ConfigError(
-                "scenario.held_out: need one of share, e.g. 0.2, clients, a list of their ids, and domain, a name"
-            )
+            problem = "need one of share, e.g. 0.2, clients, a list of their ids, and domain, a name"
+            raise ConfigError(f"scenario.held_out: {problem}")
         return self
 
     def draw(self, scenario: Scenario, rng: np.random.Generator) -> list[int]:

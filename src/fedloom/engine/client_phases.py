@@ -127,9 +127,8 @@ def chosen_weights(phase: Choose, tree: Tree, consts: Consts) -> Tree:
             raise ConfigError(f"Choose: the rule sets {name!r}, which the net lacks; it has {', '.join(tree)}")
         expected = tree[name]
         if value.shape != expected.shape or value.is_floating_point() != expected.is_floating_point():
-            raise ConfigError(
-                f"Choose: the rule sets {name} to {_described(value)}; the net needs {_described(expected)}"
-            )
+            problem = f"the rule sets {name} to {_described(value)}; the net needs {_described(expected)}"
+            raise ConfigError(f"Choose: {problem}")
     return {name: entries[name].to(tree[name]) if name in entries else tree[name] for name in tree}
 
 

@@ -48,10 +48,8 @@ def find_device(asked: str, engine: str, nets: Sequence[Net], data: Dataset, bat
         device_count = torch.cuda.device_count()
         if (device.index or 0) >= device_count:
             choices = "cpu" + (f", or cuda:0 to cuda:{device_count - 1}" if device_count else "")
-            raise ConfigError(
-                f"{origin} = '{asked}': torch {torch.__version__} finds {device_count} CUDA devices here{_why_none()}; "
-                f"use {choices}"
-            )
+            problem = f"torch {torch.__version__} finds {device_count} CUDA devices here{_why_none()}; use {choices}"
+            raise ConfigError(f"{origin} = '{asked}': {problem}")
         if engine in CPU_ENGINES:
             raise ConfigError(f"engine = {engine} on '{asked}': {CPU_ENGINES[engine]}; use serial, batched or auto")
     return device
@@ -60,10 +58,8 @@ def find_device(asked: str, engine: str, nets: Sequence[Net], data: Dataset, bat
 def check_precision(precision: str, device: torch.device) -> None:
     """Raises `ConfigError` if a device does not compute in the config's `precision`."""
     if precision == "tf32" and device.type != "cuda":
-        raise ConfigError(
-            f"precision = tf32: a format of NVIDIA GPUs, and this run trains on {device}; take float32, or "
-            "engine.device=cuda"
-        )
+        remedy = "take float32, or engine.device=cuda"
+        raise ConfigError(f"precision = tf32: a format of NVIDIA GPUs, and this run trains on {device}; {remedy}")
     # False: a GPU that only emulates bfloat16 does not count.
     if precision == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
         raise ConfigError(f"precision = bfloat16: {device_name(device)} has no bfloat16; take float32 or tf32")

@@ -56,10 +56,8 @@ def require_data(method: Method, scenario: Scenario) -> None:
     if needed is None:
         return
     if public is None or not len(public):
-        raise ConfigError(
-            f"{method.name()} needs data at the server, and it has none: set scenario.public to a share of the "
-            "training samples, e.g. 0.05, or to {source: name, its keys}"
-        )
+        problem = "set scenario.public to a share of the training samples, e.g. 0.05, or to {source: name, its keys}"
+        raise ConfigError(f"{method.name()} needs data at the server, and it has none: {problem}")
     if needed == "labels" and public.classes != scenario.class_names:
         classes = public.classes, scenario.class_names
         server_classes, client_classes = (", ".join(n[:6]) + (", ..." if len(n) > 6 else "") for n in classes)

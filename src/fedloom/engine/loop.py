@@ -117,9 +117,8 @@ class Federation:
         with hooked(self.method, "select", round_):
             selected = sorted(self.method.select(self.server, self.clients_per_round, self.context(round_)))
         if len(set(selected)) < len(selected) or not all(0 <= k < len(self.train) for k in selected):
-            raise ValueError(
-                f"{self.method.name()} selects clients {selected}: need different ids of 0 .. {len(self.train) - 1}"
-            )
+            problem = f"need different ids of 0 .. {len(self.train) - 1}"
+            raise ValueError(f"{self.method.name()} selects clients {selected}: {problem}")
         return [k for k in selected if len(self.train[k])]
 
     def client_context(self, client: int, round_: int) -> ClientContext:

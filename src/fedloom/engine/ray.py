@@ -128,18 +128,15 @@ def _refuse_silence(asks: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_REACHED).close()
     except (OSError, OverflowError):
-        raise ConfigError(
-            f"{asks}: no cluster answers at RAY_ADDRESS = {address}; set it to the head of a cluster (`ray start "
-            "--head` shows it), or unset it"
-        ) from None
+        remedy = "set it to the head of a cluster (`ray start --head` shows it), or unset it"
+        raise ConfigError(f"{asks}: no cluster answers at RAY_ADDRESS = {address}; {remedy}") from None
 
 
 def _of_this_version(version: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """In a Ray worker, call a function if this node has the caller's versions of fedloom and torch."""
     if version != __version__:
-        raise ConfigError(
-            f"node {socket.gethostname()} has fedloom {__version__}, and this one {version}; install the same version"
-        )
+        remedy = "install the same version"
+        raise ConfigError(f"node {socket.gethostname()} has fedloom {__version__}, and this one {version}; {remedy}")
     return function(*arguments)
 
 

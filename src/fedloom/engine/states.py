@@ -74,10 +74,8 @@ class ClientStates(MutableMapping[int, Record]):
     def _put_in_memory(self, client: int, record: Record) -> None:
         size = _tensor_bytes(record)
         if self.budget is not None and size > self.budget:
-            raise ConfigError(
-                f"engine.state_budget_mb = {self.budget / 2**20:g}: the state of client {client} alone takes "
-                f"{size / 2**20:.1f} MiB; raise it above one state"
-            )
+            problem = f"the state of client {client} alone takes {size / 2**20:.1f} MiB; raise it above one state"
+            raise ConfigError(f"engine.state_budget_mb = {self.budget / 2**20:g}: {problem}")
         self._bytes_in_memory += size - self._sizes.get(client, 0)
         self._sizes[client] = size
         self._in_memory[client] = record

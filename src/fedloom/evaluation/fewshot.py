@@ -168,7 +168,5 @@ class FewShotEvaluator:
     def check(self, offered: dict[str, Predictor]) -> None:
         """Raise `ConfigError` unless the server's predictor is among those offered."""
         if self.model_kind not in offered:
-            raise ConfigError(
-                "evaluation.protocol = 'few-shot': tests the server's model, and this method has none; "
-                "use personal/global or personal/local"
-            )
+            problem = "tests the server's model, and this method has none; use personal/global or personal/local"
+            raise ConfigError(f"evaluation.protocol = 'few-shot': {problem}")

@@ -36,10 +36,8 @@ def register_metric(source: object) -> str:
         return name
     name = getattr(source, "__name__", "")
     if not callable(source) or not name.isidentifier():
-        raise ConfigError(
-            f"evaluation.metrics = {short_repr(source)}: need a name, a function with a name (def), or a class of "
-            "metrics"
-        )
+        problem = "need a name, a function with a name (def), or a class of metrics"
+        raise ConfigError(f"evaluation.metrics = {short_repr(source)}: {problem}")
     METRICS.register(name)(_metric_of(source, name))
     return name
 

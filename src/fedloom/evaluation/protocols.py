@@ -88,10 +88,8 @@ class Evaluator:
         keep_scores: bool = False,
     ) -> None:
         if scenario.test_set.classes != scenario.train_set.classes:
-            raise ConfigError(
-                f"evaluation.protocol = '{protocol}': the test set of {scenario.name} has other classes than its "
-                "training set; use few-shot"
-            )
+            problem = f"the test set of {scenario.name} has other classes than its training set; use few-shot"
+            raise ConfigError(f"evaluation.protocol = '{protocol}': {problem}")
         self.scenario, self.batch = scenario, batch
         self.model_kind, self.data_kind = protocol.split("/")
         self.also = tuple(name for name in dict.fromkeys(also) if name != self.model_kind)
@@ -139,9 +137,8 @@ class Evaluator:
             return
         samples = "validation samples" if split == "val" else "test samples"
         whose = f"each client's {samples}" if self.data_kind == "local" else f"the {samples}"
-        raise ConfigError(
-            f"evaluation.select_by = '{metric}': not defined on {whose}, which have one class; take accuracy or loss"
-        )
+        remedy = "take accuracy or loss"
+        raise ConfigError(f"evaluation.select_by = '{metric}': not defined on {whose}, which have one class; {remedy}")
 
     def _is_defined(self, metric: str, labels: Tensor) -> bool:
         """Whether a metric is a number for a model that gives all classes the same score."""
@@ -246,10 +243,8 @@ class Evaluator:
             if self.scenario.train_set.multi and (self.pick(offered, name).labels_only or name == "nearest"):
                 raise ConfigError(f"evaluation.also = '{name}': it names one class, and samples have several labels")
             if self.pick(offered, name).labels_only and self._of_scores:
-                raise ConfigError(
-                    f"evaluation.metrics = {self._of_scores}: need scores, and the method's {name} predictor gives "
-                    "classes alone; leave them out"
-                )
+                problem = f"need scores, and the method's {name} predictor gives classes alone; leave them out"
+                raise ConfigError(f"evaluation.metrics = {self._of_scores}: {problem}")
 
     def _views(self, split: str) -> Views:
         return self.scenario.test if split == "test" else self.scenario.val

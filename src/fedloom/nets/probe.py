@@ -51,9 +51,8 @@ def check_classifies(module: nn.Module, x: Tensor, num_classes: int, name: str) 
     expected = [len(x), num_classes]
     if not isinstance(output, Tensor) or not output.is_floating_point():
         kind = output.dtype if isinstance(output, Tensor) else f"a {type(output).__name__}"
-        raise ConfigError(
-            f"model {name} gives {kind}: a classifier gives logits, a floating tensor of shape {expected}"
-        )
+        problem = f"a classifier gives logits, a floating tensor of shape {expected}"
+        raise ConfigError(f"model {name} gives {kind}: {problem}")
     if list(output.shape) == expected:
         return
     reason = "one label for each sample, not for its parts"
@@ -61,10 +60,8 @@ def check_classifies(module: nn.Module, x: Tensor, num_classes: int, name: str) 
         reason = "a single number for each sample is regression, and is not trained here"
     elif output.dim() == 2:
         reason = f"it has {output.shape[1]} outputs, the scenario {num_classes} classes"
-    raise ConfigError(
-        f"model {name} is no classifier of these data: its output is {list(output.shape)}, "
-        f"expected {expected}: {reason}"
-    )
+    problem = f"its output is {list(output.shape)}, expected {expected}: {reason}"
+    raise ConfigError(f"model {name} is no classifier of these data: {problem}")
 
 
 def _evaluate(module: nn.Module, x: Tensor) -> Any:
@@ -107,9 +104,8 @@ def check_entries(module: nn.Module, name: str) -> None:
     try:
         deep_copy(module)
     except Exception as error:
-        raise ConfigError(
-            f"model {name}: it cannot be copied, and each process needs a copy: {error_line(error)}"
-        ) from error
+        problem = f"it cannot be copied, and each process needs a copy: {error_line(error)}"
+        raise ConfigError(f"model {name}: {problem}") from error
 
 
 def check_trains(net: Net, x: Tensor, num_classes: int, batch_size: int, name: str) -> list[ModelNote]:
@@ -146,18 +142,16 @@ def check_trains(net: Net, x: Tensor, num_classes: int, batch_size: int, name: s
 def _check_output(output: object, inputs: Tensor, x: Tensor, num_classes: int, name: str) -> None:
     if not isinstance(output, Tensor) or output.shape != (len(x), num_classes):
         kind = f"{list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-        raise ConfigError(
-            f"model {name} gives {kind} in training mode: it must give logits {[len(x), num_classes]} in training, too"
-        )
+        problem = f"it must give logits {[len(x), num_classes]} in training, too"
+        raise ConfigError(f"model {name} gives {kind} in training mode: {problem}")
     if not torch.equal(inputs, x):
         raise ConfigError(
             f"model {name} changes its input in place, which losses with several passes would see; write into a copy, "
             "or give its first layer inplace=False"
         )
     if not output.requires_grad:
-        raise ConfigError(
-            f"model {name}: its logits depend on nothing that trains; take away no_grad, detach or .data in its forward"
-        )
+        remedy = "take away no_grad, detach or .data in its forward"
+        raise ConfigError(f"model {name}: its logits depend on nothing that trains; {remedy}")
 
 
 def _check_single(twin: Net, x: Tensor, name: str) -> None:

@@ -32,10 +32,8 @@ def wrap(module: nn.Module, head: str) -> Net:
     if not isinstance(layer, nn.Linear):
         linear_layers = [name for name, child in layers.items() if name and isinstance(child, nn.Linear)]
         problem = f"'{head}' is a {type(layer).__name__}" if layer else f"there is no layer '{head}'"
-        raise ConfigError(
-            f"cannot wrap {type(module).__name__}: {problem}, the head must be an nn.Linear: "
-            f"{suggest_name(head, linear_layers)}"
-        )
+        why = f"{problem}, the head must be an nn.Linear: {suggest_name(head, linear_layers)}"
+        raise ConfigError(f"cannot wrap {type(module).__name__}: {why}")
     return Wrapped(_with_tap(module, head.split(".")), layer, module)
 
 
@@ -170,10 +168,8 @@ class _UnpicklableFunction:
         self.__name__, self.reason = name, reason
 
     def __call__(self) -> NoReturn:
-        raise ConfigError(
-            f"model {self.__name__}: it cannot be sent to another process ({self.reason}); define it at the top level "
-            "of a file"
-        )
+        remedy = "define it at the top level of a file"
+        raise ConfigError(f"model {self.__name__}: it cannot be sent to another process ({self.reason}); {remedy}")
 
 
 def class_name(module: nn.Module) -> str:

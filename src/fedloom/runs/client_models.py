@@ -78,13 +78,11 @@ class ClientModelKeeper:
         self, config: RunConfig, federation: Federation, folder: Path | None, note: Callable[[str], None]
     ) -> None:
         if federation.scenario.remote:
-            raise ConfigError(
-                "checkpoint.keep_clients: stores what single clients send, so it is for simulations; leave it out here"
-            )
+            problem = "stores what single clients send, so it is for simulations; leave it out here"
+            raise ConfigError(f"checkpoint.keep_clients: {problem}")
         if folder is None:
-            raise ConfigError(
-                "checkpoint.keep_clients: models are kept in a run folder; give the run one (--out, out=...)"
-            )
+            remedy = "give the run one (--out, out=...)"
+            raise ConfigError(f"checkpoint.keep_clients: models are kept in a run folder; {remedy}")
         self._federation, self._folder, self._note = federation, folder, note
         self._fingerprint, self._rounds = config.fingerprint(), frozenset(config.checkpoint.keep_clients)
         self._limit, self._bytes = config.checkpoint.keep_clients_mib * _MIB, 0

@@ -242,9 +242,8 @@ class ProtocolTests:
         if not self.evaluators:
             asked = ", ".join(self.not_offered)
             reasons = listed(dict.fromkeys(self.not_offered.values()))
-            raise ConfigError(
-                f"evaluation.protocols = [{asked}]: {reasons}; `fedloom methods {method}` lists the models it has"
-            )
+            problem = f"{reasons}; `fedloom methods {method}` lists the models it has"
+            raise ConfigError(f"evaluation.protocols = [{asked}]: {problem}")
         tested = [offered_by_kind[evaluator.model_kind] for evaluator in self.evaluators.values()]
         unknown = next((name for name in also if not any(name in offered for offered in tested)), None)
         if unknown is not None:

@@ -104,15 +104,12 @@ def _finished(
 ) -> R | None:
     """Return the finished run in a folder. Raises `RunFolderError` for another run than the one to be continued."""
     if differences := difference(stored, config.resolved()):
-        raise RunFolderError(
-            f"{folder.path} holds a run of another config ({differences}); choose another folder with --out, or "
-            "delete this one and run again"
-        )
+        remedy = "choose another folder with --out, or delete this one and run again"
+        raise RunFolderError(f"{folder.path} holds a run of another config ({differences}); {remedy}")
     finished = result_type.read(folder.path)
     if finished is None and existing == "refuse":
-        raise RunFolderError(
-            f"{folder.path} holds an unfinished run of this config; continue with --resume, or start again with --fresh"
-        )
+        detail = "continue with --resume, or start again with --fresh"
+        raise RunFolderError(f"{folder.path} holds an unfinished run of this config; {detail}")
     return finished
 
 

@@ -91,10 +91,8 @@ class FixedClasses(Partition):
         totals = np.stack([np.bincount(labels, minlength=train.num_classes) for labels in parts])
         k, fewest = holders.shape[1], self.fewest(holders.shape[1])
         if totals[0].min() < fewest:
-            raise self.refusal(
-                f"class {totals[0].argmin()} has {totals[0].min()} training samples; its {k} clients need {fewest}; "
-                "lower clients or classes_per_client"
-            )
+            detail = f"its {k} clients need {fewest}; lower clients or classes_per_client"
+            raise self.refusal(f"class {totals[0].argmin()} has {totals[0].min()} training samples; {detail}")
         counts = np.zeros((2, clients, train.num_classes), np.int64)
         for label, class_holders in enumerate(holders):
             counts[:, class_holders, label] = self.sizes(totals[:, label], k, rng)
@@ -302,10 +300,8 @@ class NID2(Partition):
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         self.require_clients(clients, _BIASED + 1, "has 5 biased clients and one with all classes")
         if train.num_classes % _BIASED:
-            raise self.refusal(
-                "gives each of 5 clients a fifth of the classes; need a multiple of 5 classes, the source has "
-                f"{train.num_classes}"
-            )
+            need = f"need a multiple of 5 classes, the source has {train.num_classes}"
+            raise self.refusal(f"gives each of 5 clients a fifth of the classes; {need}")
         labels, test_labels = train.y.numpy(), test.y.numpy()
         counts = np.bincount(labels, minlength=train.num_classes)
         if counts.min() <= _BIASED:

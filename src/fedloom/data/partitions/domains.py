@@ -138,10 +138,8 @@ class DirichletDomains(Partition):
                 test_counts = matched_counts(train_counts, np.array(test_sizes))
                 if not test_counts.any():
                     missing = train.classes[test_sizes.index(0)]
-                    raise self.refusal(
-                        f"domain {name} has no test sample of class {missing}; no test view can match client "
-                        f"{len(lists) - 1}'s mix"
-                    )
+                    detail = f"no test view can match client {len(lists) - 1}'s mix"
+                    raise self.refusal(f"domain {name} has no test sample of class {missing}; {detail}")
                 tests.append(test_rows[_take(shuffled_test_rows, np.zeros_like(test_counts), test_counts)])
         return Dealt(Views.from_lists(lists), Views.from_lists(tests), draws, len(domains))
 

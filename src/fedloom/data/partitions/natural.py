@@ -114,10 +114,8 @@ def _read(path: Path, samples: int | None, split: str) -> np.ndarray:
     except Exception as error:  # numpy has no one kind of error for damaged headers
         raise DataError(f"partition natural: {path}: not readable as .npy: {' '.join(str(error).split())}") from None
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or samples not in (None, len(ids)):
-        raise DataError(
-            f"partition natural: {path} holds ids of shape {getattr(ids, 'shape', '?')}; need one for each of "
-            f"{'the' if samples is None else samples} {split} samples"
-        )
+        need = f"need one for each of {'the' if samples is None else samples} {split} samples"
+        raise DataError(f"partition natural: {path} holds ids of shape {getattr(ids, 'shape', '?')}; {need}")
     if ids.dtype.kind not in "iuU":
         raise DataError(f"partition natural: {path} holds {ids.dtype}; need whole numbers or words")
     return ids
@@ -277,9 +275,8 @@ def _dealt(path: Path, content: dict[str, Any]) -> Dealt:
     draws, accepted = (content.get(key, 1) for key in ("draws", "accepted"))
     # By type: true and false are integers to isinstance.
     if not (type(draws) is type(accepted) is int and 1 <= accepted <= draws):
-        raise DataError(
-            f"{path}: draws = {draws!r}, accepted = {accepted!r}; need whole numbers, 1 <= accepted <= draws"
-        )
+        need = "need whole numbers, 1 <= accepted <= draws"
+        raise DataError(f"{path}: draws = {draws!r}, accepted = {accepted!r}; {need}")
     return Dealt(views["train"], views["test"], draws, accepted, val, rows)
 
 

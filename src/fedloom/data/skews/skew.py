@@ -89,10 +89,8 @@ def require_images(name: str, data: Dataset) -> None:
     """Raise `ConfigError`, with the skew's name, unless data are images [c, h, w] of uint8 or float32."""
     if data.x.dim() != 4 or data.x.dtype not in (torch.uint8, torch.float32):
         kind = str(data.x.dtype).removeprefix("torch.")
-        raise ConfigError(
-            f"skew {name}: needs images [channels, height, width] of uint8 or float32; samples here are "
-            f"{data.input_shape} of {kind}"
-        )
+        detail = f"samples here are {data.input_shape} of {kind}"
+        raise ConfigError(f"skew {name}: needs images [channels, height, width] of uint8 or float32; {detail}")
 
 
 def full_range(name: str, data: Dataset) -> float:
@@ -217,10 +215,8 @@ class Permutations(Skew):
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         data = scenario.train_set
         if self.groups > scenario.clients:
-            raise ConfigError(
-                f"skew permutations: groups = {self.groups}, but there are {scenario.clients} clients; need a client "
-                "for each group"
-            )
+            problem = f"groups = {self.groups}, but there are {scenario.clients} clients; need a client for each group"
+            raise ConfigError(f"skew permutations: {problem}")
         if self.of == "labels":
             data.require_one_class(f"skew {self.kind}")
             places = scenario.num_classes

@@ -118,9 +118,8 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
         for name, samples in zip(PARTS, (parsed.train, parsed.test), strict=True)
     )
     if train.input_shape != test.input_shape:
-        raise DataError(
-            f"{parsed.origin}: train {train.input_shape} and test {test.input_shape} differ in sample shape"
-        )
+        problem = f"train {train.input_shape} and test {test.input_shape} differ in sample shape"
+        raise DataError(f"{parsed.origin}: {problem}")
     kinds = ["bytes (uint8)" if part.x.dtype == torch.uint8 else "real numbers" for part in (train, test)]
     if kinds[0] != kinds[1]:
         raise DataError(

@@ -55,9 +55,8 @@ def coarse_labels(classes: Sequence[str]) -> list[int]:
         raise DataError(f"superclasses are CIFAR-100's: need its 100 classes, got {len(names)}")
     for name in names:
         if name not in superclass_of:
-            raise DataError(
-                f"superclasses are CIFAR-100's: it has no class '{name}'; {suggest_name(name, superclass_of)}"
-            )
+            problem = f"it has no class '{name}'; {suggest_name(name, superclass_of)}"
+            raise DataError(f"superclasses are CIFAR-100's: {problem}")
     if len(set(names)) < len(names):
         raise DataError("superclasses are CIFAR-100's: a class is named twice")
     return [superclass_of[name] for name in names]

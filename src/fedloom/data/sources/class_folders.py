@@ -58,9 +58,8 @@ def find_parts(folders: Sequence[str], top: str, origin: str) -> dict[str, str]:
     repeated = next((same_part for same_part in complete[0].values() if len(same_part) > 1), [])
     ambiguous = train_folders if len(train_folders) > 1 else repeated
     if ambiguous:
-        raise DataError(
-            f"{origin}: {' and '.join(f'{top}{name}/' for name in ambiguous[:3])} may all be the same part; leave one"
-        )
+        problem = f"{' and '.join(f'{top}{name}/' for name in ambiguous[:3])} may all be the same part; leave one"
+        raise DataError(f"{origin}: {problem}")
     return {part: same_part[0] for part, same_part in complete[0].items()}
 
 

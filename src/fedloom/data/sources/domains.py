@@ -141,9 +141,8 @@ class JoinedSources(ImageSource):
                 raise DataError(f"domains: {name} holds {x.dtype} of shape {tuple(x.shape)}; need uint8 images")
         for name, splits in others:
             if set(splits.train.classes) != set(reference.train.classes):
-                raise DataError(
-                    f"domains: {name} has classes {_shown(splits)}, {first} has {_shown(reference)}; they must agree"
-                )
+                problem = f"{name} has classes {_shown(splits)}, {first} has {_shown(reference)}; they must agree"
+                raise DataError(f"domains: {problem}")
         return reference.train.classes
 
     def _choose(self, name: str, splits: Splits) -> Rows:

@@ -326,10 +326,8 @@ def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], pub
             return root / subpath
     expected = ", ".join(f"{subpath}/{member}".strip("/") for subpath, member in layouts)
     problem = "no folder" if not root.is_dir() else "nothing usable in"
-    raise DataError(
-        f"source {kind}: {problem} {root}; expected there one of {expected}; published by {publisher}; "
-        "set scenario.path if they are elsewhere"
-    )
+    detail = f"published by {publisher}; set scenario.path if they are elsewhere"
+    raise DataError(f"source {kind}: {problem} {root}; expected there one of {expected}; {detail}")
 
 
 def has_layout(root: Path, subpath: str, member: str) -> bool:

@@ -87,10 +87,8 @@ def number_groups(parts: Sequence[ArrayLike], samples: Sequence[int], origin: st
     for number, (ids, count) in enumerate(zip(parts, samples, strict=True)):
         plain, role = as_string_array(np.asarray(ids)), "groups" if number == 0 else "groups_test"
         if plain.shape != (count,) or plain.dtype.kind not in "iuU":
-            raise DataError(
-                f"{origin}: {role} have shape {plain.shape} and dtype {plain.dtype}; need ({count},), whole numbers or "
-                "words, and no gaps"
-            )
+            need = f"need ({count},), whole numbers or words, and no gaps"
+            raise DataError(f"{origin}: {role} have shape {plain.shape} and dtype {plain.dtype}; {need}")
         words.append(plain.astype(np.str_))
         marks = np.isin(np.char.strip(words[-1]), ["", *MISSING_MARKS])
         if marks.any():

@@ -38,9 +38,8 @@ def decode_parts(
     names, shape = [name for name, _ in (*train, *test)], [channels, size, size]
     count = sum(map(medical.is_nifti, names))
     if 0 < count < len(names):
-        raise DataError(
-            f"{files.path}: {count:,} of {len(names):,} files are NIfTI, without black and white; part them"
-        )
+        remedy = "part them"
+        raise DataError(f"{files.path}: {count:,} of {len(names):,} files are NIfTI, without black and white; {remedy}")
     if count and read_pixels(files.read(names[0]), files.display_name(names[0]), 1, PictureNotes()).ndim == 3:
         shape = [channels, size, size, size]
         require_memory(4 * len(names) * math.prod(shape), str(files.path))

@@ -38,9 +38,8 @@ def parse_idx(raw: bytes, label: str) -> np.ndarray:
             with gzip.open(io.BytesIO(raw)) as stream:
                 raw = stream.read(_stated_size(head) + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(
-                f"{label}: cannot be read ({error}); the file is damaged or truncated, fetch it again"
-            ) from None
+            problem = f"cannot be read ({error}); the file is damaged or truncated, fetch it again"
+            raise DataError(f"{label}: {problem}") from None
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _DTYPES:
         raise DataError(f"{label}: starts with {raw[:4].hex() or 'nothing'}, which is not an IDX header")
     dtype, dims = _DTYPES[raw[2]], raw[3]

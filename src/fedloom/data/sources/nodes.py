@@ -137,10 +137,8 @@ class Nodes(Source):
         return tuple(rule.model_copy(update={"indicator": rule.indicator_name in named}) for rule in rules)
 
     def load(self) -> Splits:
-        raise DataError(
-            "source nodes: each node reads its own data, so nothing can be read here; run the config over nodes "
-            "(`fedloom flower`), or name a source with the data"
-        )
+        remedy = "run the config over nodes (`fedloom flower`), or name a source with the data"
+        raise DataError(f"source nodes: each node reads its own data, so nothing can be read here; {remedy}")
 
     def placeholder_data(self) -> Dataset:
         """Noise with the shape, classes and scale of the nodes' data: a few samples of each class."""

@@ -210,10 +210,8 @@ def owner_ids(
     for of, count in zip(owners, samples, strict=False):
         plain = None if of is None else as_string_array(as_array(of, origin))
         if plain is not None and (plain.shape != (count,) or plain.dtype.kind not in "iuU"):
-            raise DataError(
-                f"{origin}: owners have shape {plain.shape} and dtype {plain.dtype}; need ({count},), whole numbers "
-                "or words, and no gaps"
-            )
+            need = f"need ({count},), whole numbers or words, and no gaps"
+            raise DataError(f"{origin}: owners have shape {plain.shape} and dtype {plain.dtype}; {need}")
         words.append(None if plain is None else plain.astype(np.str_))
     present = [np.unique(part, return_inverse=True) for part in words if part is not None]
     owner_words = sorted_words(np.unique(np.concatenate([kinds for kinds, _ in present])))
@@ -301,9 +299,8 @@ def _items(data: Any, part: str, pictures: PictureNotes, twice: int) -> tuple[np
                 "augmentation would be frozen; leave it to the section `augment`, or keep this reading (frozen=True)"
             )
     if len({len(label) if isinstance(label, list) else type(label) for label in labels}) > 1:
-        raise DataError(
-            f"from_torch: labels of {part} are both words and numbers, or of several lengths; need one kind"
-        )
+        need = "need one kind"
+        raise DataError(f"from_torch: labels of {part} are both words and numbers, or of several lengths; {need}")
     if isinstance(labels[0], list):  # several labels, or one-hot ones, which `from_arrays` refuses
         return np.stack(samples), np.array(labels)
     kind = np.str_ if isinstance(labels[0], str) else np.bool_ if isinstance(labels[0], bool) else np.int64
@@ -335,9 +332,8 @@ def _stacked(
         if x.ndim == 0 or not len(x) or y.shape[:1] != x.shape[:1]:
             raise DataError(f"from_clients: {what} {place} has samples of shape {x.shape} and labels of {y.shape}")
         if _looks(x, y) != _looks(*pairs[0]):
-            raise DataError(
-                f"from_clients: {what} {place} holds {_looks(x, y)}, {what} 0 {_looks(*pairs[0])}; all must match"
-            )
+            problem = f"{what} {place} holds {_looks(x, y)}, {what} 0 {_looks(*pairs[0])}; all must match"
+            raise DataError(f"from_clients: {problem}")
     x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
     return x, y, np.repeat(np.arange(len(pairs)), [len(labels) for _, labels in pairs])
 
@@ -385,7 +381,5 @@ class InMemory(Source):
     digest: str = Field(description="Fingerprint of the scenario; a run folder can only be resumed with the same data.")
 
     def load(self) -> Splits:
-        raise DataError(
-            "source given: this run used a scenario made in Python; pass it again: fedloom.run(scenario=...) resumes, "
-            "result.evaluate(data=...) tests"
-        )
+        remedy = "pass it again: fedloom.run(scenario=...) resumes, result.evaluate(data=...) tests"
+        raise DataError(f"source given: this run used a scenario made in Python; {remedy}")

@@ -207,10 +207,8 @@ def drop_shared(splits: Splits, rule: str) -> Splits:
         return splits
     of_all = f"{count:,} of {len(np.unique(groups[1].numpy())):,} groups of the test set are in the training set too"
     if rule not in ("drop_test", "drop_train"):
-        raise DataError(
-            f"{of_all} ({rows[1]:,} test rows, {rows[0]:,} training rows); scenario.shared_groups: drop_test or "
-            "drop_train leaves their rows out of that set"
-        )
+        remedy = "scenario.shared_groups: drop_test or drop_train leaves their rows out of that set"
+        raise DataError(f"{of_all} ({rows[1]:,} test rows, {rows[0]:,} training rows); {remedy}")
     number = 1 if rule == "drop_test" else 0
     name, part, keep = ("train", "test")[number], (splits.train, splits.test)[number], ~is_shared[number]
     if not keep.any():

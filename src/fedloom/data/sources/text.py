@@ -209,9 +209,8 @@ def _rows(files: Files, name: str, separator: str) -> Rows:
             f"{len(texts)}; need the label first and the text last"
         )
     if len(rows) > 1 and rows[0][0].casefold() in _HEADER and rows[0][0] not in {label for label, _ in rows[1:]}:
-        raise DataError(
-            f"{files.display_name(name)}: line 1 begins with '{rows[0][0]}', a header rather than a label; leave it out"
-        )
+        problem = f"line 1 begins with '{rows[0][0]}', a header rather than a label; leave it out"
+        raise DataError(f"{files.display_name(name)}: {problem}")
     return rows
 
 

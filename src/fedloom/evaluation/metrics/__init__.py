@@ -22,7 +22,6 @@ def metric_kinds(names: Iterable[str], multi: bool, always: Iterable[str] = ALWA
     kinds |= {name: kind for name, kind in _OF_LABELS.items() if name in kinds}
     if unknown := [name for name in names if not kinds[name].multi_label]:
         known = [name for name, kind in METRICS if _OF_LABELS.get(name, kind).multi_label]
-        raise ConfigError(
-            f"evaluation.metrics = {unknown}: not defined for samples with several labels; take {', '.join(known)}"
-        )
+        remedy = f"take {', '.join(known)}"
+        raise ConfigError(f"evaluation.metrics = {unknown}: not defined for samples with several labels; {remedy}")
     return {name: kind for name, kind in kinds.items() if kind.multi_label}

@@ -124,9 +124,8 @@ def _refuse_single_class(splits: Splits, name: str) -> None:
     if len(held) < 2:
         others = ", ".join(class_name for class_name in classes if class_name not in held)[:100]
         more = f", and more samples of {others}: all that there are are kept for tests" if others else ""
-        raise DataError(
-            f"{name}: all training samples are of one class ({', '.join(held)}); need two classes or more{more}"
-        )
+        need = f"need two classes or more{more}"
+        raise DataError(f"{name}: all training samples are of one class ({', '.join(held)}); {need}")
 
 
 def _class_counts(splits: Splits) -> list[int]:
@@ -260,10 +259,8 @@ def _source(data: str, label: str | None, owner: str | None, ask: Ask | None) ->
     if not is_source and not path.exists():
         if re.fullmatch(r"[\w.-]+/[\w.-]+", data) and not path.suffix:
             return data.rpartition("/")[2], hub_keys(data, label)
-        raise DataError(
-            f"{data}: no such file or folder, and no built-in set: {suggest_name(data, _data_sets())[:200]}; a set of "
-            "the hub is named as owner/name"
-        )
+        problem = f"{suggest_name(data, _data_sets())[:200]}; a set of the hub is named as owner/name"
+        raise DataError(f"{data}: no such file or folder, and no built-in set: {problem}")
     if label is not None or owner is not None:
         raise ConfigError(f"--from {data}: --label and --owner name columns of a table, which this is not")
     if is_source:
@@ -344,10 +341,8 @@ def hub_keys(dataset: str, label: str | None) -> Keys:
     try:
         import datasets
     except ImportError:
-        raise DataError(
-            f"{dataset}: no such file or folder; a set of the hub needs the package datasets: "
-            "pip install 'fedloom[hub]'"
-        ) from None
+        problem = "no such file or folder; a set of the hub needs the package datasets: pip install 'fedloom[hub]'"
+        raise DataError(f"{dataset}: {problem}") from None
     try:
         info = datasets.load_dataset_builder(dataset).info
         features, splits = dict(info.features or {}), list(info.splits or {})

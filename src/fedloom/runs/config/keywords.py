@@ -138,7 +138,6 @@ def scenario_section(scenario: Any) -> dict[str, Any]:
         return {"source": "given", "digest": scenario.digest(), "partition": partition, "clients": scenario.clients}
     if not isinstance(scenario, ScenarioConfig):
         kind = type(scenario).__name__
-        raise ConfigError(
-            f"scenario is a {kind}; need the name of a source, its keys as a mapping, or what fl.scenario(...) gives"
-        )
+        need = "need the name of a source, its keys as a mapping, or what fl.scenario(...) gives"
+        raise ConfigError(f"scenario is a {kind}; {need}")
     return scenario.resolved()

@@ -47,9 +47,8 @@ class ModelConfig(BaseModel):
         if self.name == "given":
             raise ConfigError("model = given: this run used a model from Python; pass it to fedloom.run to continue")
         if self.name not in MODELS:
-            raise ConfigError(
-                f"unknown model {short_repr(self.name)}: {suggest_name(self.name, {*MODELS.names(), *MODEL_GROUPS})}"
-            )
+            problem = f"{suggest_name(self.name, {*MODELS.names(), *MODEL_GROUPS})}"
+            raise ConfigError(f"unknown model {short_repr(self.name)}: {problem}")
         check_options(self.name, self.options())
 
 

@@ -125,9 +125,8 @@ class RunConfig(Section):
                 or isinstance(entry, str | ModelConfig)
                 or (is_section and isinstance(entry.get("name"), str))
             ):
-                raise ConfigError(
-                    f"model = {short_repr(entry)}: need a name, {{name: mlp, its keys}}, or a list of these"
-                )
+                problem = "need a name, {name: mlp, its keys}, or a list of these"
+                raise ConfigError(f"model = {short_repr(entry)}: {problem}")
         return value
 
     @field_validator("optimizer", mode="before")
@@ -233,9 +232,8 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
     for key in [k for k in plain if k not in RunConfig.model_fields and k in METHODS]:
         options[key] = plain.pop(key)
         if not isinstance(options[key], Mapping):
-            raise ConfigError(
-                f"{key} = {short_repr(options[key])}: the section of a method holds its options, as {{key: value}}"
-            )
+            problem = "the section of a method holds its options, as {key: value}"
+            raise ConfigError(f"{key} = {short_repr(options[key])}: {problem}")
     try:
         config = RunConfig(**plain, options=options)
     except ValidationError as error:
@@ -286,9 +284,8 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     for assignment in overrides:
         key, equals, text = assignment.partition("=")
         if not equals or not key:
-            raise ConfigError(
-                f"{short_repr(assignment)} is no override; write key=value, e.g. rounds=10 or scenario.alpha=0.5"
-            )
+            remedy = "write key=value, e.g. rounds=10 or scenario.alpha=0.5"
+            raise ConfigError(f"{short_repr(assignment)} is no override; {remedy}")
         if not text.strip():  # an empty variable of a shell, as a rule
             raise ConfigError(f"{short_repr(assignment)}: the value is empty; write {key}=null to take the key out")
         try:
@@ -314,14 +311,12 @@ def _set_value(values: dict[str, Any], path: Sequence[str], value: Any, assignme
         index: Any = section
         if isinstance(container, list):
             if not section.isdecimal() or int(section) >= len(container):
-                raise ConfigError(
-                    f"{short_repr(assignment)}: '{section}' is no place in a list of {len(container)}; the first is 0"
-                )
+                problem = f"'{section}' is no place in a list of {len(container)}; the first is 0"
+                raise ConfigError(f"{short_repr(assignment)}: {problem}")
             index = int(section)
         elif not isinstance(container, dict):
-            raise ConfigError(
-                f"{short_repr(assignment)}: {short_repr(container)} is a value, not a section with '{section}'"
-            )
+            problem = f"{short_repr(container)} is a value, not a section with '{section}'"
+            raise ConfigError(f"{short_repr(assignment)}: {problem}")
         if name is None:
             container[index] = value
             return

@@ -196,9 +196,8 @@ class ScenarioConfig(BaseModel):
         if isinstance(value, PublicConfig):
             return value
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-            raise ConfigError(
-                f"{_SECTION} = {short_repr(value)}: need a share in [0, 1), or {{source: name, its keys}}"
-            )
+            problem = "need a share in [0, 1), or {source: name, its keys}"
+            raise ConfigError(f"{_SECTION} = {short_repr(value)}: {problem}")
         return float(value)
 
     @model_validator(mode="before")
@@ -238,9 +237,8 @@ class ScenarioConfig(BaseModel):
             "group": self.group not in (None, "none"),  # each node's file names that of its own data
         }
         if key := next((name for name, is_so in changed.items() if is_so), None):
-            raise ConfigError(
-                f"scenario.{key}: with source nodes, data stay with the nodes as they are; leave {key} out"
-            )
+            remedy = f"leave {key} out"
+            raise ConfigError(f"scenario.{key}: with source nodes, data stay with the nodes as they are; {remedy}")
         if self.held_out is not None:
             self._require_last_nodes(self.held_out)
 

@@ -254,10 +254,8 @@ def _label(
         return _known(label, f"--label {label}: {path} has no such column", names), ""
     candidates = [name for name, column in columns.items() if _is_label(column)]
     if not candidates:
-        raise DataError(
-            f"{path}: no column looks like a class (2 to {_MAX_CLASSES} words or whole numbers); name it with --label, "
-            "or bin the values that are to be predicted"
-        )
+        remedy = "name it with --label, or bin the values that are to be predicted"
+        raise DataError(f"{path}: no column looks like a class (2 to {_MAX_CLASSES} words or whole numbers); {remedy}")
     named = [name for name in candidates if _LABELS.fullmatch(name)]
     guess = next(iter(named), names[-1] if names[-1] in candidates else None)
     if ask is not None:

@@ -201,15 +201,13 @@ def read(path: Path) -> tuple[ExportMetadata, Tree]:
         raw = path.read_bytes()
         tree = load(raw)
     except FileNotFoundError as error:
-        raise RunFolderError(
-            f"{error.filename}: no such file; an export is {path.name} and {metadata_file.name}"
-        ) from None
+        problem = f"no such file; an export is {path.name} and {metadata_file.name}"
+        raise RunFolderError(f"{error.filename}: {problem}") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "it"
-        raise RunFolderError(
-            f"{metadata_file}: no metadata of an export ({key}: {first['msg']}); export the run again"
-        ) from None
+        problem = f"no metadata of an export ({key}: {first['msg']}); export the run again"
+        raise RunFolderError(f"{metadata_file}: {problem}") from None
     except (SafetensorError, OSError) as error:
         raise RunFolderError(f"{path}: cannot be read ({error}); export the run again") from None
     if hashlib.sha256(raw).hexdigest() != metadata.sha256:
@@ -292,9 +290,8 @@ def module_of_metadata(metadata: ExportMetadata, tree: Tree, user_model: OwnMode
     Raises `ConfigError` if it is missing and for models that are not registered, `RunFolderError` for weights that do
     not fit."""
     if user_model is not None and (isinstance(user_model, Sequence) or not metadata.architecture.given):
-        raise ConfigError(
-            f"model: {metadata.weights} fits the {metadata.architecture.model} of its .json; one module at most"
-        )
+        problem = f"{metadata.weights} fits the {metadata.architecture.model} of its .json; one module at most"
+        raise ConfigError(f"model: {problem}")
     with packages_named(metadata.architecture.model):
         if metadata.architecture.forward == "method":
             module = _of_method(metadata, user_model)
@@ -313,10 +310,8 @@ def module_of_metadata(metadata: ExportMetadata, tree: Tree, user_model: OwnMode
 def _blueprint(metadata: ExportMetadata, user_model: ModelSource | None, **options: Any) -> Blueprint:
     name, is_user_model = metadata.architecture.model, metadata.architecture.given
     if is_user_model and user_model is None:
-        raise ConfigError(
-            f"{metadata.weights} needs your {name}: pass it or its factory, fedloom.load(..., model=...), or "
-            "--model FILE.py:NAME"
-        )
+        problem = "pass it or its factory, fedloom.load(..., model=...), or --model FILE.py:NAME"
+        raise ConfigError(f"{metadata.weights} needs your {name}: {problem}")
     if not is_user_model and name not in MODELS:
         raise ConfigError(f"model '{name}' is not registered here: import the module that registers it")
     make = None if user_model is None else UserModel(user_model)

@@ -210,9 +210,8 @@ def read_labelled(
 
     if not isinstance(data, Path) and not (isinstance(data, tuple) and len(data) == 2):
         kind = f"a tuple of {len(data)}" if isinstance(data, tuple) else f"of type {type(data).__name__}"
-        raise DataError(
-            f"data: {kind}; need a tuple of arrays (x, y), or the path of a folder of classes, .npz, .csv or .parquet"
-        )
+        need = "need a tuple of arrays (x, y), or the path of a folder of classes, .npz, .csv or .parquet"
+        raise DataError(f"data: {kind}; {need}")
     if label is not None and not (isinstance(data, Path) and data.suffix in TABLES):
         raise DataError(f"label = {short_repr(label)}: only a .csv or .parquet has a column of labels; leave label out")
     if isinstance(data, tuple):

@@ -165,9 +165,8 @@ def read(
     the same errors; `note` is called with a sentence on unfinished runs and damaged checkpoints, and warns by default.
     """
     if not isinstance(path, Path | str):
-        raise ConfigError(
-            f"path = {short_repr(path)}: need a path, as a text or a Path, of a run folder or of an exported file"
-        )
+        problem = "need a path, as a text or a Path, of a run folder or of an exported file"
+        raise ConfigError(f"path = {short_repr(path)}: {problem}")
     path = expand_home(path)
     if path.suffix == metadata_file.SUFFIX and not path.is_dir():
         if client is not None or at != "last":
@@ -246,10 +245,8 @@ def _in_folder(config: RunConfig, folder: RunFolder, at: At, note: Note) -> Chec
     round_checkpoint = checkpoints.load_round(folder.checkpoints, round_, fingerprint)
     if round_checkpoint is None:
         rounds = ", ".join(map(str, checkpoints.checkpoints_by_round(folder.checkpoints))) or "none"
-        raise CheckpointError(
-            f"{folder.path}: no checkpoint of round {round_} ({at}); kept are those of {rounds}; "
-            "evaluation.select=best_val keeps the best round as well"
-        )
+        detail = f"kept are those of {rounds}; evaluation.select=best_val keeps the best round as well"
+        raise CheckpointError(f"{folder.path}: no checkpoint of round {round_} ({at}); {detail}")
     return round_checkpoint
 
 
@@ -269,10 +266,8 @@ class RoundModels:
         kept = () if folder is None else kept_rounds(folder)
         if folder is None or round_ not in kept:
             known = f"kept are {', '.join(map(str, kept))}" if kept else "none is kept"
-            raise ConfigError(
-                f"round {round_}: its client models are not kept ({known}); run with a folder and "
-                f"checkpoint.keep_clients=[{round_}]"
-            )
+            remedy = f"run with a folder and checkpoint.keep_clients=[{round_}]"
+            raise ConfigError(f"round {round_}: its client models are not kept ({known}); {remedy}")
         self._described = result.scenario
         self._kept = load_kept_round(folder, round_, self._memory.config.fingerprint())
         self.round, self.clients = round_, tuple(self._kept.uploads)
@@ -295,9 +290,8 @@ class RoundModels:
         opened = self._opened(self._kept.before, self.round)
         method, setup, group = opened.method, opened.setup, group_of(client, opened.setup.tasks)
         if method.spec.nets:
-            raise ConfigError(
-                f"{opened.config.method} trains several nets at a client: none of them is its model alone"
-            )
+            problem = "none of them is its model alone"
+            raise ConfigError(f"{opened.config.method} trains several nets at a client: {problem}")
         with reproducible_settings():
             predictor = Predictor(self._client_tree(opened, client))
             return module_of(setup.nets[group], predictor, setup.blueprints[group], method)[0]
@@ -312,10 +306,8 @@ class RoundModels:
         tree = get_tree(state, "model") if "model" in state else {}
         if "model" in upload and isinstance(upload["model"], dict):
             if sent is not None and sent.form != "whole":  # the method alone knows its sign, scale and origin
-                raise ConfigError(
-                    f"{opened.config.method}: its uploads hold changes and no weights, so client models cannot be made "
-                    "of them"
-                )
+                problem = "its uploads hold changes and no weights, so client models cannot be made of them"
+                raise ConfigError(f"{opened.config.method}: {problem}")
             tree = tree | get_tree(upload, "model")
         elif "model" not in state:
             raise ConfigError(

@@ -106,10 +106,8 @@ def load_latest(
     else:
         if unusable:
             name, why = unusable[0]
-            raise CheckpointError(
-                f"{folder}: none of {len(unusable)} checkpoints can be used ({name} {why}); put the files back, or "
-                "delete the run folder and run again"
-            )
+            remedy = "put the files back, or delete the run folder and run again"
+            raise CheckpointError(f"{folder}: none of {len(unusable)} checkpoints can be used ({name} {why}); {remedy}")
         return None
     for name, why in unusable:
         warn(f"checkpoint {name} {why}; falling back to the one before it")
@@ -177,17 +175,15 @@ def restore(federation: Federation, start: Checkpoint) -> None:
     begun: dict[int, Record] = {}
     for client, state in start.states.items():
         if not 0 <= client < federation.scenario.clients:
-            raise CheckpointError(
-                f"{start.path}: holds a state of client {client}, whom the run does not have; {_ADVICE}"
-            )
+            problem = f"holds a state of client {client}, whom the run does not have; {_ADVICE}"
+            raise CheckpointError(f"{start.path}: {problem}")
         # one fresh state per architecture is compared with all, because it may be costly to make
         group = federation.task_of(client).group
         if group not in begun:
             begun[group] = federation.method.client_init(federation.client_context(client, start.round))
         if why := find_misfit(state, begun[group]):
-            raise CheckpointError(
-                f"{start.path}: the state of client {client} does not fit this config ({why}); {_ADVICE}"
-            )
+            problem = f"the state of client {client} does not fit this config ({why}); {_ADVICE}"
+            raise CheckpointError(f"{start.path}: {problem}")
         federation.states[client] = state
     federation.round, federation.server = start.round, start.server
     federation.states.changed.clear()

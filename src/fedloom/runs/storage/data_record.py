@@ -74,10 +74,8 @@ def refuse_mixed_data(records: Iterable[tuple[str, Any]]) -> None:
         for kind, key in (_keys(record) or {}).items():
             earlier_run, earlier = first.setdefault(f"{kind} {key}", (run, record))
             if name := _changed_data(earlier, record):
-                raise OtherDataError(
-                    f"{name}: {earlier_run} and {run} had different data under this name; run one of them again, "
-                    "or keep them in separate folders"
-                )
+                remedy = "run one of them again, or keep them in separate folders"
+                raise OtherDataError(f"{name}: {earlier_run} and {run} had different data under this name; {remedy}")
 
 
 def read_record(run: Path) -> Any:
@@ -164,10 +162,8 @@ def on_kept_device(config: "RunConfig", folder: RunFolder) -> "RunConfig":
     import torch
 
     if kept == "cuda" and not torch.cuda.is_available():
-        raise RunFolderError(
-            f"{folder.path}: its run began on {name}, and torch finds no GPU here; continue where there is one, or "
-            "start again with --fresh"
-        )
+        detail = "continue where there is one, or start again with --fresh"
+        raise RunFolderError(f"{folder.path}: its run began on {name}, and torch finds no GPU here; {detail}")
     return config.model_copy(update={"engine": config.engine.model_copy(update={"device": kept})})
 
 

@@ -19,9 +19,8 @@ def version_of(run: Path) -> str | None:
     """Return the version that made a run or last resumed it; None if env.json, which may be damaged, does not say."""
     versions = (RunFolder(run).read_json("env.json") or {}).get("versions", {})
     if not isinstance(versions, dict):
-        raise RunFolderError(
-            f"{run / 'env.json'}: damaged (versions = {short_repr(versions)}); delete the run folder and run again"
-        )
+        remedy = "delete the run folder and run again"
+        raise RunFolderError(f"{run / 'env.json'}: damaged (versions = {short_repr(versions)}); {remedy}")
     version = versions.get("fedloom")
     return str(version) if version else None
 

@@ -47,9 +47,8 @@ def check(path: Path, kind: Kind) -> None:
         return
     marked_kind = _kind(path)
     if marked_kind is None:
-        raise RunFolderError(
-            f"{path} holds files that fedloom did not write; choose another folder, or an empty one, with --out"
-        )
+        remedy = "choose another folder, or an empty one, with --out"
+        raise RunFolderError(f"{path} holds files that fedloom did not write; {remedy}")
     if marked_kind != kind:
         raise RunFolderError(f"{path} is the folder of a {marked_kind}, not of a {kind}; choose another one with --out")
 
@@ -59,10 +58,8 @@ def refuse_links(paths: Iterable[Path]) -> None:
     # a shared folder may contain links, and writing or deleting through one would reach files outside the folder
     for path in paths:
         if path.is_symlink():
-            raise RunFolderError(
-                f"{path}: a link, through which fedloom neither writes nor deletes; move its target here, or choose "
-                "another folder with --out"
-            )
+            remedy = "move its target here, or choose another folder with --out"
+            raise RunFolderError(f"{path}: a link, through which fedloom neither writes nor deletes; {remedy}")
 
 
 def remove_if_empty(path: Path) -> None:

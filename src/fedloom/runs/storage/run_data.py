@@ -88,9 +88,8 @@ class RunData:
                 content = None if self.folder is None else RunFolder(self.folder).read_json(CLIENTS_FILE)
                 details = _FILE.validate_python(content or {})
         except ValidationError:
-            raise RunFolderError(
-                f"{self.folder}/{CLIENTS_FILE}: damaged; delete this file, or the run folder and run again"
-            ) from None
+            remedy = "delete this file, or the run folder and run again"
+            raise RunFolderError(f"{self.folder}/{CLIENTS_FILE}: damaged; {remedy}") from None
         for client, of in details.get(self.numbers["protocol"], {}).items():
             numbers = of.get(_CONFUSION, [])
             # Not strict: a length that is no multiple of 3 is reported below, as damage.
@@ -111,10 +110,8 @@ class RunData:
             return [list(row) for row in pooled]
         recorded, protocol = self.confusions(), self.numbers["protocol"]
         if not recorded:
-            raise ConfigError(
-                f"client = {client}: no confusion by client in {protocol}; it is recorded where clients are tested, "
-                "for up to 256 classes"
-            )
+            detail = "it is recorded where clients are tested, for up to 256 classes"
+            raise ConfigError(f"client = {client}: no confusion by client in {protocol}; {detail}")
         if client not in recorded:
             raise ConfigError(
                 f"client = {client}: no confusion of this client in {protocol}; {len(recorded)} of "
@@ -152,10 +149,8 @@ class RunData:
         rows = folder.log.rows()
         select_by = config.get("evaluation", {}).get("select_by", ACCURACY.name)
         if not _summary_fits_rows(numbers, rows, select_by):
-            raise RunFolderError(
-                f"{path / 'summary.json'}: its numbers are not those of {folder.log.path.name}; delete the run folder "
-                "and run again"
-            )
+            problem = f"its numbers are not those of {folder.log.path.name}; delete the run folder and run again"
+            raise RunFolderError(f"{path / 'summary.json'}: {problem}")
         return cls(numbers, rows, config, folder.read_scenario(), path)
 
     def as_evaluated(self, content: Mapping[str, Any]) -> Self:

@@ -74,9 +74,8 @@ class RunFolder:
             self._lock.acquire()
             folders.claim(self.path, "run")
         except Timeout:
-            raise RunFolderError(
-                f"{self.path} is in use by another process; wait for it, or choose another folder with --out"
-            ) from None
+            remedy = "wait for it, or choose another folder with --out"
+            raise RunFolderError(f"{self.path} is in use by another process; {remedy}") from None
         except (OSError, RunFolderError) as error:
             self._lock.release()
             if isinstance(error, RunFolderError):
@@ -100,10 +99,8 @@ class RunFolder:
             for name in _FILES:
                 refuse_unwritable(self.path / name)
         except OSError as error:
-            raise RunFolderError(
-                f"{error.filename}: in the way of a file of the run ({error.strerror}); choose another folder with "
-                "--out"
-            ) from None
+            problem = f"in the way of a file of the run ({error.strerror}); choose another folder with --out"
+            raise RunFolderError(f"{error.filename}: {problem}") from None
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON file of the folder, or None where there is none. Raises `RunFolderError` if it is damaged."""

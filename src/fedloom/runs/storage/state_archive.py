@@ -176,9 +176,8 @@ class ArchivedStates(Mapping[int, Record]):
             offset, size = int(row["offset"]), int(row["size"])
             # Before `read`, which would allocate as many bytes as a damaged index asks for.
             if offset + size > os.fstat(stream.fileno()).st_size:
-                raise ValueError(
-                    f"the state of client {row['client']} does not match its checksum: its pack ends before"
-                )
+                problem = "its pack ends before"
+                raise ValueError(f"the state of client {row['client']} does not match its checksum: {problem}")
             stream.seek(offset)
             return stream.read(size)
 
