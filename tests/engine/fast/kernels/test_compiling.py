@@ -1,15 +1,17 @@
 """Compiled once, kept, and refused with a reason."""
 
+import multiprocessing
 import os
 import stat
 import subprocess
+import time
 
 import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.engine.choose import EngineChoice, choose_engine
 from fedloom.engine.fast.kernels import compiling
-from fedloom.engine.fast.kernels.compiling import KernelError, compiler, library
+from fedloom.engine.fast.kernels.compiling import Compilation, KernelError, compiler, library
 from support import configured, world
 
 SOURCE = '#include "numbers.h"\nextern "C" int answer() { return SIX * FACTOR; }\n'
@@ -103,6 +105,29 @@ def named(tmp_path, monkeypatch, folder):
     yield name
     for function in (compiler, compiling._compiler_version):
         function.cache_clear()
+
+
+def test_ten_runs_that_end_at_once_start_one_compiler(named, folder, source, tmp_path):
+    """The compiler outlives the run that started it, and so does its lock."""
+    starts, go = tmp_path / "starts", tmp_path / "go"
+    wait = f"echo $$ >> {starts}\nuntil [ -e {go} ]; do sleep 0.05; done\n"
+    named(NO_LIBRARY.replace("while", f"{wait}while"))
+    compiling._compiler_version()
+    for together in (5, 1, 4):
+        runs = [
+            multiprocessing.get_context("fork").Process(target=Compilation, args=(source, ())) for _ in range(together)
+        ]
+        for run in runs:
+            run.start()
+        for run in runs:
+            run.join()
+        assert [run.exitcode for run in runs] == [0] * together
+    go.touch()
+    deadline = time.monotonic() + 60
+    while [path.suffix for path in folder.iterdir()] != [".so"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert len(starts.read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import cache_dir
@@ -32,7 +31,7 @@ class KernelError(FedloomError):
 def compiler() -> str | None:
     """Return the path of the C++ compiler: $CXX, else c++, g++ or clang++; None without one, or if
     FEDLOOM_NO_COMPILER=1."""
-    if os.environ.get("FEDLOOM_NO_COMPILER", "0") not in ("", "0"):
+    if os.environ.get("FEDLOOM_NO_COMPILER", "0") not in ("", "0") or os.name != "posix":
         return None
     named = os.environ.get("CXX", "")
     if os.path.lexists(named) and shutil.which(named) is None:
@@ -55,9 +54,9 @@ def library(source: Path, **macros: int) -> ctypes.CDLL:
 class Compilation:
     """A library in the cache, which a separate process compiles in the background if it is not there.
 
-    That process continues if this one ends. If another run compiles the library already, this one waits for it. No pipe
-    connects the two processes, because workers that are forked meanwhile would keep it open. The library is at `path`
-    once `finished` has returned True.
+    That process continues if this one ends, and holds a lock until then: other runs wait for it, and start no further
+    compiler. No pipe connects the two processes, because workers that are forked meanwhile would keep it open. The
+    library is at `path` once `finished` has returned True.
 
     Raises `KernelError` for an obstacle that shows before the compiler runs, e.g. if others may write into the cache.
     """
@@ -81,21 +80,19 @@ class Compilation:
                 # it may date from a time when the folder was open to others
                 raise KernelError(f"{self.path}: another user has made it, and it would be run; delete it")
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner, self._lock = os.getpid(), FileLock(f"{self.path}.lock", thread_local=False)
-        self._begin(0)
+        self._owner = os.getpid()
+        self._begin()
 
     def finished(self, *, wait: bool = False) -> bool:
         """Return whether the library is there; with `wait`, wait until it is. Raises `KernelError` if that fails."""
         if os.getpid() != self._owner:  # a worker, forked meanwhile
             return self.path.exists()
-        while self._process is None and not self._begin(_LOCK_SECONDS if wait else 0) and wait:
-            pass
+        while self._process is None and not self._begin() and wait:
+            time.sleep(_LOCK_SECONDS)
         process = self._process
         code = None if process is None else process.wait() if wait else process.poll()
         if code is not None:
             self._process = None
-            self._lock.release()
-            Path(self._lock.lock_file).unlink(missing_ok=True)
             with self._messages as file:
                 file.seek(0)
                 messages = file.read().decode(errors="replace")
@@ -103,24 +100,27 @@ class Compilation:
                 raise self._failure(messages, code)
         return self.path.exists()
 
-    def _begin(self, seconds: float) -> bool:
-        """Begin to compile, unless the library is there; False if another run still compiles it after `seconds`."""
+    def _begin(self) -> bool:
+        """Begin to compile, unless the library is there; False if a compiler is at work on it already."""
         if self.path.exists():
             return True
-        with _readable_errors(self.path.parent):
+        import fcntl  # which Windows lacks
+
+        lock = Path(f"{self.path}.lock")
+        with _readable_errors(self.path.parent), lock.open("wb") as held:
             try:
-                self._lock.acquire(timeout=seconds)
-            except Timeout:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 return False
             try:
                 if not self.path.exists():
-                    self._start_compiler()
+                    self._start_compiler(held.fileno())
             finally:
                 if self._process is None:
-                    self._lock.release()
+                    lock.unlink(missing_ok=True)
         return True
 
-    def _start_compiler(self) -> None:
+    def _start_compiler(self, lock: int) -> None:
         if (program := compiler()) is None:
             raise KernelError(
                 f"{self._source.name} needs a C++ compiler, and there is none; install g++ or clang++, name one in "
@@ -134,7 +134,7 @@ class Compilation:
         command = [program, *definitions, *folders, "-o", str(output), str(source), *self._flags]
         self._messages: Any = tempfile.TemporaryFile()  # noqa: SIM115
         # the library is moved to its place at once, because another process may look for it
-        script = '"$@" && mv -f "$OUTPUT" "$TARGET"; code=$?; rm -rf "$FOLDER"; exit $code'
+        script = '"$@" && mv -f "$OUTPUT" "$TARGET"; code=$?; rm -rf "$FOLDER" "$TARGET.lock"; exit $code'
         names = {"OUTPUT": str(output), "TARGET": str(self.path), "FOLDER": str(folder)}
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", script, "sh", *command],
@@ -142,6 +142,7 @@ class Compilation:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._messages,
+            pass_fds=(lock,),  # the lock lasts until the last process that has it open ends
             start_new_session=True,  # Ctrl-C is not for it
         )
 
