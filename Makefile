@@ -53,10 +53,11 @@ test-flower: $(FLOWER)/.ready
 		-k "test_grid or test_replies or three_nodes and fedsc or hostile or sockets or flowers_commands or typed"
 	$(FLOWER)/bin/python -m pytest tests/engine/ray tests/runs/studies/test_on_ray.py
 
-$(FLOWER)/.ready: pyproject.toml | $(DEV)
+$(FLOWER)/.ready: pyproject.toml constraints-flower.txt | $(DEV)
 	$(PYTHON) -m venv $(FLOWER)
 	echo '*' > $(FLOWER)/.gitignore
-	$(FLOWER)/bin/python $(PIP) 'flwr==$(FLWR).*' 'ray==2.55.*' 'click<8.4'
+	$(FLOWER)/bin/python $(PIP) 'flwr==$(FLWR).*' 'ray==2.55.1' 'click<8.4' \
+		$(if $(filter 1.42,$(FLWR)),--constraint constraints-flower.txt)
 	$(FLOWER)/bin/python -c '$(SEE)' $(PACKAGES)
 	touch $@
 

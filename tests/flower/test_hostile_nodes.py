@@ -46,15 +46,17 @@ JOINS = {
         lambda request, answer: ErrorReply(run=request.run, client=1, error=CLEAR, raised="T" * 60_000).to_message(),
         r"left out: client 1: \x1b[2J",
     ),
-    "nothing": (lambda request, answer: None, "it did not answer within 0.2 s when it was asked to join"),
+    "nothing": (
+        lambda request, answer: None,
+        "it did not answer within 0.2 s when asked to join (flower.node_timeout)",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", JOINS)
-def test_a_node_that_joins_with_nonsense_is_named_and_the_run_goes_on(case, nodes_of, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedloom.flower.node_registry._JOIN_SECONDS", 0.2)
+def test_a_node_that_joins_with_nonsense_is_named_and_the_run_goes_on(case, nodes_of, tmp_path):
     change, reason = JOINS[case]
-    config = config_of(rounds=1, evaluation={"every": 1}, flower={"join_timeout": 0.6})
+    config = config_of(rounds=1, evaluation={"every": 1}, flower={"join_timeout": 0.6, "node_timeout": 0.2})
     notes, transport = Notes(), Faulty(nodes_of(config), forged("join", 1, change))
     result = serve(config, transport, out=tmp_path / "run", callbacks=[notes])
     lines = [text for text in notes.texts if text.startswith("node 1 is left out: ")]
@@ -188,7 +190,7 @@ class Crowd:
 def registry_of(config, transport, board):
     identity = JoinRequest(run="ab", fingerprint=config.fingerprint(), version=__version__)
     scenario = config.scenario.build(config.seed)
-    return NodeRegistry(transport, identity, scenario, board, lambda text: None, NodeBindings(None))
+    return NodeRegistry(transport, identity, scenario, board, lambda text: None, NodeBindings(None), 150.0)
 
 
 def test_thousands_of_strangers_are_asked_in_parts_and_seldom_again(nodes_of, tmp_path, monkeypatch):

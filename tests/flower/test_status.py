@@ -1,5 +1,6 @@
 """What a federation's server writes about itself while it runs, waits, ends and fails; and Prometheus' view of it."""
 
+import errno
 import json
 import socket
 import sys
@@ -7,7 +8,8 @@ import urllib.request
 
 import pytest
 
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import ConfigError, FedloomError, RunFolderError
+from fedloom.flower import status
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
 from fedloom.flower.status import LogRecord, NodeStatus, Status, StatusWriter, read_status, serve_metrics
@@ -58,6 +60,28 @@ def test_a_run_that_ends_without_a_result_says_why(nodes_of, tmp_path):
     now = read_status(tmp_path / "run")
     assert (now.state, now.round) == ("failed", 1)
     assert now.last_error.text.startswith("round 2: 0 of 4 clients sent a usable reply")
+
+
+@pytest.mark.parametrize("cause", [None, FederationError("too few")], ids=["alone", "beside another error"])
+def test_a_full_disk_is_one_line_and_hides_no_other_error(nodes_of, tmp_path, monkeypatch, cause):
+    def fills(round_):
+        monkeypatch.setattr(status, "write_atomic", full)
+        if cause:
+            raise cause
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    config, expected = (
+        config_of(),
+        r"too few|flower-status.json: cannot be written \(No space left on device\); free space",
+    )
+    with pytest.raises(FedloomError, match=expected) as caught:
+        serve(config, Faulty(nodes_of(config)), out=tmp_path / "run", callbacks=[Notes(fills)])
+    assert cause in (None, caught.value)
+    assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    assert serve(config, Faulty(nodes_of(config)), out=tmp_path / "run").numbers["rounds"] == 3
 
 
 def test_a_run_that_goes_on_counts_the_bytes_before(nodes_of, tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import sys
 import traceback
 from pathlib import Path
@@ -14,7 +15,7 @@ from fedloom.core.errors import ClientError, ConfigError, FedloomError, printabl
 from fedloom.core.files import json_text, private_umask, user_folder, write_atomic
 from fedloom.flower.node import Node
 from fedloom.flower.server import serve
-from fedloom.flower.status import to_stdout
+from fedloom.flower.status import log, to_stdout
 from fedloom.flower.transport import GridTransport, from_content, require_flower, to_content
 from fedloom.flower.wire import ErrorReply, Message, MessageError, read
 from fedloom.results.report import write_report
@@ -91,7 +92,10 @@ def server_app(config: Path) -> Any:
             trace = "" if is_user_error else "".join(traceback.format_exception(cause))
             code = error.exit_code if isinstance(error, FedloomError) else 1
             facts = {"error": str(error), "traceback": trace, "exit_code": code}
-            write_atomic(out / FAILED, json_text(facts), private=True)
+            try:
+                write_atomic(out / FAILED, json_text(facts), private=True)
+            except OSError:  # a full disk: the log is the only place left
+                log("ended", {}, str(error), logging.ERROR)
             raise
 
     app.main()(main)

@@ -17,7 +17,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0  # seconds until a node is asked agai
 _MAX_NODES = 10_000  # whose reasons the server remembers
 _MAX_LISTED = 50  # nodes in the status
 _REPORT_SECONDS = 10.0  # between two reports on clients that have not joined
-_JOIN_SECONDS = 60.0  # that a new node has to answer
 _MAX_NEW_NODES = 100  # asked per poll, so that rounds continue while thousands of nodes come online
 
 
@@ -31,7 +30,7 @@ class _AbsentNode:
 
 def _doubled(seconds: float, times: int) -> float:
     # The exponent is bounded, because a float overflows at 2^1024.
-    return min(seconds * 2.0 ** min(times, 20), _LONGEST_PAUSE)
+    return min(seconds * 2.0 ** min(times, 20), max(seconds, _LONGEST_PAUSE))
 
 
 class Absences:
@@ -96,7 +95,7 @@ class _PendingJoin:
 class NodeRegistry:
     """The clients that have joined, and their nodes.
     identity: what all requests say of the run. scenario: the server's; its clients train, and the ids of its newcomers
-    come after theirs. measured: number of features whose moments a client that trains must report."""
+    come after theirs. node_timeout: see `FlowerConfig`. measured: number of features whose moments a client that trains must report."""
 
     def __init__(
         self,
@@ -106,9 +105,11 @@ class NodeRegistry:
         status: StatusWriter,
         note: Callable[[str], None],
         bindings: NodeBindings,
+        node_timeout: float,
         measured: int = 0,
     ) -> None:
         self._transport, self.identity, self._status, self._note = transport, identity, status, note
+        self._node_timeout = node_timeout
         self._training_clients, self._classes, self._measured = scenario.clients, scenario.class_names, measured
         parts = [scenario] if scenario.newcomers is None else [scenario, scenario.newcomers]
         self._clients = sum(part.clients for part in parts)
@@ -136,7 +137,7 @@ class NodeRegistry:
             if not is_online or now - request.sent >= request.patience:
                 del self._join_requests[message_id]
                 if is_online:
-                    reason = f"it did not answer within {request.patience:g} s when it was asked to join"
+                    reason = f"it did not answer within {request.patience:g} s when asked to join (flower.node_timeout)"
                     self._leave_out(request, reason)
         self._send_join_requests(time.monotonic())
         self._receive_replies()
@@ -156,7 +157,7 @@ class NodeRegistry:
         candidates = (self._online - self._contacted) | (due & self._online - pending)
         for node in sorted(candidates, key=lambda node: (node not in former, node in due, node))[:_MAX_NEW_NODES]:
             self._contacted.add(node)
-            patience = self._absences.patience(node, _JOIN_SECONDS)
+            patience = self._absences.patience(node, self._node_timeout)
             message_id = self._transport.send(node, self.identity.to_message(), patience)
             self._join_requests[message_id] = _PendingJoin(node, now, patience)
 

@@ -78,7 +78,9 @@ def serve(
         scale = Scale.read(out)
         if nodes.reported_features and scale is None:
             measured = len(nodes.reported_features)
-            registry = NodeRegistry(transport, identity, scenario, status, say, bindings, measured)
+            registry = NodeRegistry(
+                transport, identity, scenario, status, say, bindings, settings.node_timeout, measured
+            )
             registry.wait(range(scenario.clients), settings.min_clients, settings.join_timeout)
             scale = _pool_scale(registry, config, nodes, say)
         identity = identity.model_copy(update={"scale": scale})
@@ -102,7 +104,9 @@ def serve(
             note(f"{text}{never_training}{of_config}")
         status.begin(identity.run, federation.round)
         bindings.begin()
-        joined = registry or NodeRegistry(transport, identity, federation.scenario, status, note, bindings)
+        joined = registry or NodeRegistry(
+            transport, identity, federation.scenario, status, note, bindings, settings.node_timeout
+        )
         remote = RemoteEngine(transport, federation, worker, settings, status, note, joined, out)
         if registry is None:
             train = federation.scenario.train

@@ -4,6 +4,7 @@ died. The log is one JSON object per line, with run, round and client, and the s
 the logger `fedloom.flower`. Flower's apps print it to stdout; a program that embeds a federation can format it itself,
 from the attribute `facts` of a log record."""
 
+import contextlib
 import logging
 import sys
 import time
@@ -177,8 +178,12 @@ class Stored(Strict):
             raise RunFolderError(f"{out / cls.FILE}: {reason}; {cls.ADVICE}") from None
 
     def write(self, out: Path) -> None:
-        """Write the file, which only its owner can read."""
-        write_atomic(out / self.FILE, self.model_dump_json(indent=1) + "\n", private=True)
+        """Write the file, which only its owner can read. Raises `RunFolderError` if that fails, as on a full disk."""
+        try:
+            write_atomic(out / self.FILE, self.model_dump_json(indent=1) + "\n", private=True)
+        except OSError as error:
+            why = f"cannot be written ({error.strerror}); free space, or mend the disk, and repeat the command"
+            raise RunFolderError(f"{out / self.FILE}: {why}") from error
 
 
 class NodeStatus(Strict):
@@ -299,7 +304,8 @@ class StatusWriter(Callback):
         """Report that the run has ended without a result."""
         if self._begun:
             self.status.state, self.status.wait = "failed", None
-            self._error("ended", str(error) or type(error).__name__, None, None)
+            with contextlib.suppress(RunFolderError):  # `error`, which ends the run, matters more, and may be the same
+                self._error("ended", str(error) or type(error).__name__, None, None)
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> None:
         self._add(rows)

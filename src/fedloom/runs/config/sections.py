@@ -343,6 +343,13 @@ class FlowerConfig(Section):
     join_timeout: float = Field(
         300.0, gt=0, allow_inf_nan=False, description="Seconds in which nodes may join before the first round."
     )
+    node_timeout: float = Field(
+        150.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that a node has to answer when it is asked to join, while it reads its data and builds its "
+        "model. Each further request to the same node allows twice as many, up to 600.",
+    )
     max_failures: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",
         description="Largest number of clients of a round whose work may raise an exception; one more ends the "
