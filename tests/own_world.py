@@ -85,7 +85,7 @@ def with_holes(rows):
 
 def patients_of_nodes(folder: Path, holes=False, **keys):
     """A run in simulation over a table with owners, and the same one over nodes with tables of their own; with holes,
-    those of `with_holes`, which are imputed."""
+    those of `with_holes`, which are imputed, by the section `holes` if it is one."""
     folder.mkdir(exist_ok=True)
     rows, tests = rows_of_patients(), rows_of_patients(90, seed=4)
     rows, tests = (with_holes(rows), with_holes(tests)) if holes else (rows, tests)
@@ -93,7 +93,8 @@ def patients_of_nodes(folder: Path, holes=False, **keys):
     write_table(folder / "all.csv", rows, everything)
     write_table(folder / "all-tests.csv", tests, everything)
     whole = {"source": "csv", "path": str(folder / "all.csv"), "test_path": str(folder / "all-tests.csv")}
-    whole |= {"incomplete": "impute"} if holes else {}
+    impute = holes if isinstance(holes, dict) else {}
+    whole |= {"incomplete": "impute", "impute": impute} if holes else {}
     whole |= {"label": "state", "owner": "hospital", "partition": "natural", "clients": 3, "val": 0.0}
     config = config_of(**{"scenario": whole, "evaluation": {"every": 3, "protocol": "global/local"}, **keys})
     there = config.scenario.build(config.seed)
@@ -107,7 +108,7 @@ def patients_of_nodes(folder: Path, holes=False, **keys):
         text += "incomplete: impute\n" if holes else ""
         (folder / f"node-{client:06d}.yaml").write_text(text)
     indicators = ["missing(age)", "missing(sex)"] if holes else []
-    agreed = {**PATIENTS, "features": PATIENTS["features"] + indicators} | ({"impute": {}} if holes else {})
+    agreed = {**PATIENTS, "features": PATIENTS["features"] + indicators} | ({"impute": impute} if holes else {})
     return config, of_nodes(config, **agreed)
 
 

@@ -65,7 +65,7 @@ def test_a_federation_that_imputes_names_its_indicators_and_reports_words_too():
     assert str(nodes.as_agreed(data, "node").x.tolist()) == "[[40.0, nan, nan, 1.0], [nan, 0.0, 0.0, 0.0]]"
     for problem, keys in {
         r"'missing\(ages\)' names no column": {"features": ["age", "missing(ages)"]},
-        "the median of 'age' needs cells": {"features": ["age"], "impute": {"numbers": "median"}},
+        "the most_frequent of 'age' needs cells": {"features": ["age"], "impute": {"numbers": "most_frequent"}},
         "leave mean and std out": {"features": ["age"], "mean": [0], "std": [1]},
         "`features` names the indicators": {"features": ["age"], "impute": {"indicator": False}},
         "numbers and words": {"features": ["sex", "sex=f"]},

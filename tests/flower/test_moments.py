@@ -7,7 +7,15 @@ import torch
 from fedloom.core.errors import DataError, RunFolderError
 from fedloom.data import Dataset
 from fedloom.data.sources.nodes import Nodes
-from fedloom.flower.node_data import ChannelMoments, ClientMoments, Scale, moments_of, outliers, pool_moments
+from fedloom.flower.node_data import (
+    ChannelMoments,
+    ClientMoments,
+    Scale,
+    find_medians,
+    moments_of,
+    outliers,
+    pool_moments,
+)
 
 
 def told_of(values):
@@ -107,3 +115,31 @@ def test_a_node_without_cells_of_a_column_is_no_outlier():
     assert not outliers(absent, ["age"])
     far = ClientMoments(100, ChannelMoments(mean=(5000.0,), squares=(1e4,), observed=(90,)))
     assert list(outliers(honest | absent | {9: far}, ["age"])) == [9]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [[50, 51, 52, 49, 50], [20, 90, 50, 53, 54, 55]],
+        [[50, 50, 50, 50, 50], [51, 51, 51, 51, 51]],  # the two middle cells differ
+        [[0, 0, 0, 0, 0], [100, 100, 100, 100, 100, 100]],  # a deviation from the mean, as far as a median can be
+        [[7.3, 7.3, 7.3, 7.3, 7.3]],
+        [[1, 2, 2, 3, 1e6], [2, 2, 2, 2, 2, 1], [9, 9]],  # a node of few cells does not count
+        [[36.6, 36.7, 38.9, 36.6, 37.2], [36.4, 39.0, 36.8, 36.9, 37.1]],
+    ],
+)
+def test_the_median_of_cells_with_few_digits_is_found_exactly(cells):
+    nodes = Nodes(classes=["a", "b"], features=["age"], impute={"numbers": "median", "indicator": True})
+    labels = [torch.zeros(len(own), dtype=torch.int64) for own in cells]
+    parts = [
+        Dataset(torch.tensor(own)[:, None].float(), y, ("a",), features=("age",))
+        for own, y in zip(cells, labels, strict=True)
+    ]
+
+    def told(ranges=None):
+        moments = [moments_of(part, np.arange(len(part)), [0], imputes=True, ranges=ranges) for part in parts]
+        return [ClientMoments(len(part), of) for part, of in zip(parts, moments, strict=True)]
+
+    scale = pool_moments(told(), nodes)
+    (column,) = pool_moments(told(), nodes, find_medians(scale, told)).imputed
+    assert column.value == pytest.approx(np.median(np.concatenate([own for own in cells if len(own) >= 5])), abs=1e-6)

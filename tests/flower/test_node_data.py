@@ -82,6 +82,33 @@ def test_cells_imputed_by_what_nodes_tell_have_the_bits_of_the_simulation(tmp_pa
     assert here.scenario["input"]["imputed"] == there.scenario["input"]["imputed"]
 
 
+def test_medians_over_nodes_are_those_of_the_simulation_within_the_bound(tmp_path):
+    config, own = patients_of_nodes(tmp_path, holes={"numbers": "median"})
+    notes = Notes()
+    here, there = run(config), serve(own, Faulty(nodes_in(own, tmp_path)), callbacks=[notes])
+    columns = zip(
+        *(of.scenario["input"]["imputed"] for of in (here, there)), here.scenario["input"]["std"][:3], strict=True
+    )
+    for expected, found, std in columns:
+        assert {**expected, "value": 0} == {**found, "value": 0}
+        if expected["strategy"] == "median":
+            assert found["value"] == pytest.approx(expected["value"], abs=std / 2048)
+    assert "'age' (104, median 50.9" in " ".join(notes.texts)
+
+
+def test_a_node_that_counts_other_cells_than_it_was_asked_for_is_left_out(tmp_path):
+    def lie(request, answer):
+        reply = read(answer, JoinReply)
+        bins = {name: tuple(tuple(10**6 for _ in row) for row in rows) for name, rows in reply.moments.bins.items()}
+        return reply.model_copy(update={"moments": reply.moments.model_copy(update={"bins": bins})}).to_message()
+
+    _, own = patients_of_nodes(tmp_path, holes={"numbers": "median"}, flower={"join_timeout": 1.0, "min_clients": 3})
+    with pytest.raises(
+        FederationError, match=r"2 of 3 clients are online .* counts of other cells than it was asked for"
+    ):
+        serve(own, Faulty(nodes_in(own, tmp_path), forged("join", 1, lie)))
+
+
 def test_a_node_that_lacks_cells_needs_a_federation_that_imputes(tmp_path):
     _, own = patients_of_nodes(tmp_path, holes=True)
     agreed = {**own.scenario.model_extra, "impute": None, "features": own.scenario.model_extra["features"][:4]}

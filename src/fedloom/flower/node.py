@@ -203,7 +203,9 @@ class Node:
         if nodes is None or not nodes.reported_features or request.scale is not None or self._never_trains:
             return reply, b""
         rows, imputes = self.indices.numpy(), bool(nodes.rules)
-        moments = moments_of(scenario.train_set, rows, nodes.reported_features, imputes)
+        medians = {rule.column for rule in nodes.rules if rule.strategy == "median"}
+        ranges = {name: of for name, of in request.ranges.items() if name in medians}
+        moments = moments_of(scenario.train_set, rows, nodes.reported_features, imputes, ranges)
         return reply.model_copy(update={"moments": moments}), b""
 
     def _train(self, message: Message) -> tuple[Reply, bytes]:

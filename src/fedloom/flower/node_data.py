@@ -3,10 +3,10 @@ The file is YAML next to the data: a source with its keys, and the split of its 
 columns are standardised over all nodes, from the counts, means and squares that each node reports."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -172,6 +172,9 @@ def _with_only_client(own: Scenario, client: int, clients: int) -> Scenario:
     return replace(own, train=of_client(own.train), val=of_client(own.val), test=of_client(own.test))
 
 
+BINS = 64  # of a range in which nodes count cells for a median
+Ranges = Mapping[str, Sequence[tuple[float, float]]]  # by feature: of the two middle cells
+_Bins = Annotated[tuple[Annotated[int, Field(ge=0, le=2**40)], ...], Field(min_length=BINS + 2, max_length=BINS + 2)]
 Means = tuple[Annotated[float, Field(ge=-1e30, le=1e30)], ...]  # deviations of such values fit float32
 FEWEST_CELLS = 5  # whose moments a node reports where missing cells are imputed
 FARTHEST = 30.0  # largest deviation from the median client, over the usual one
@@ -179,11 +182,13 @@ FARTHEST = 30.0  # largest deviation from the median client, over the usual one
 
 class ChannelMoments(Strict, frozen=True):
     """For each reported feature of a node's training samples: the mean, and the sum of squared distances from it.
-    observed: cells with a value, where missing ones are imputed; of too few cells all three are 0."""
+    observed: cells with a value, where missing ones are imputed; of too few cells all three are 0. bins: by name of a
+    feature, for each range that the server asks about, the cells below it, in its bins, and above it."""
 
     mean: Means
     squares: tuple[Annotated[float, Field(ge=0, le=1e70)], ...]
     observed: tuple[Annotated[int, Field(ge=0, le=2**40)], ...] | None = None
+    bins: dict[str, tuple[_Bins, _Bins]] = Field(default_factory=dict)
 
 
 class Scale(Stored, frozen=True):
@@ -228,10 +233,12 @@ class ClientMoments:
         return [self.samples] * len(self.moments.mean) if observed is None else observed
 
 
-def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int], imputes: bool = False) -> ChannelMoments:
+def moments_of(
+    data: Dataset, rows: np.ndarray, measured: Collection[int], imputes: bool = False, ranges: Ranges | None = None
+) -> ChannelMoments:
     """Return the moments of the features `measured` over the training samples `rows` [n], computed in float64. If it
-    imputes, over the observed cells, and zeros for fewer than `FEWEST_CELLS`."""
-    mean, squares, observed = [], [], []
+    imputes, over the observed cells, and zeros for fewer than `FEWEST_CELLS`; with the counts of cells in `ranges`."""
+    mean, squares, observed, bins = [], [], [], dict[str, Any]()
     for feature in measured:
         values = data.x[torch.from_numpy(rows), feature].numpy().astype(np.float64)
         values = values[~np.isnan(values)]
@@ -240,7 +247,11 @@ def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int], imput
         varies = len(values) > 0 and values.min() < values.max()  # a constant feature gets exact moments
         mean.append(float(values.mean() if varies else values[0] if len(values) else 0.0))
         squares.append(float(values.var() * len(values)) if varies else 0.0)
-    return ChannelMoments(mean=tuple(mean), squares=tuple(squares), observed=tuple(observed) if imputes else None)
+        if ranges and (asked := ranges.get(data.features[feature])):
+            numbers = [np.searchsorted(_edges(ends), values, "right") for ends in asked]
+            bins[data.features[feature]] = tuple(tuple(np.bincount(n, minlength=BINS + 2).tolist()) for n in numbers)
+    cells = tuple(observed) if imputes else None
+    return ChannelMoments(mean=tuple(mean), squares=tuple(squares), observed=cells, bins=bins)
 
 
 def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> dict[int, str]:
@@ -271,9 +282,42 @@ def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> 
     return refused
 
 
-def pool_moments(reported: Collection[ClientMoments], nodes: Nodes | None = None) -> Scale:
+def _edges(ends: tuple[float, float]) -> list[float]:
+    return np.linspace(*ends, BINS + 1).tolist()  # type: ignore[no-any-return]
+
+
+def find_medians(scale: Scale, count_cells: Callable[[Ranges], Collection[ClientMoments]]) -> dict[str, float]:
+    """Return the medians that `scale` imputes, by column, each off by 1/2048 of the deviation at most.
+    Every median lies within one deviation of the mean. That range is cut into 64 bins, the bins with the two middle
+    cells into 64 more, and while one has `FEWEST_CELLS` again, up to twice. count_cells: asks the nodes."""
+    numbers, step = [rule for rule in scale.imputed if not rule.holds_words], 0
+    of_columns = zip(numbers, scale.mean, scale.std, strict=False)  # there are none where no cell is imputed
+    ranges = {rule.column: [(m - s, m + s)] * 2 for rule, m, s in of_columns if rule.strategy == "median"}
+    medians = dict[str, float]()
+    while ranges:
+        reported, step = count_cells(ranges), step + 1
+        for name, asked in [*ranges.items()]:
+            counts = np.array([client.moments.bins[name] for client in reported]).sum(0)
+            middle = (counts[0].sum() - 1) // 2, counts[0].sum() // 2  # the same one of an odd number of cells
+            bins = [int((row.cumsum() <= at).sum().clip(1, BINS)) for row, at in zip(counts, middle, strict=True)]
+            ranges[name] = [(_edges(ends)[k - 1], _edges(ends)[k]) for ends, k in zip(asked, bins, strict=True)]
+            if step == 4 or (step > 1 and counts[[0, 1], bins].max() < FEWEST_CELLS):
+                medians[name] = sum(_shortest(*ends) for ends in ranges.pop(name)) / 2
+    return medians
+
+
+def _shortest(low: float, high: float) -> float:
+    """Return the number of the fewest digits between two close ones: that of the cells, if they have few."""
+    middle = (low + high) / 2
+    return next((value for digits in range(-15, 16) if low <= (value := round(middle, digits)) <= high), middle)
+
+
+def pool_moments(
+    reported: Collection[ClientMoments], nodes: Nodes | None = None, medians: Mapping[str, float] | None = None
+) -> Scale:
     """Return mean and deviation over all samples, summed in client order in float64; a constant feature gets 1. If
-    nodes impute: of the numeric features alone, and the cells' values. Raises `DataError` for a column without one."""
+    nodes impute: of the numeric features alone, and the cells' values, with `medians` by column, else the mean. Raises
+    `DataError` for a column without one."""
     samples = np.array([client.counts for client in reported], np.float64)
     means, squares = (np.array([getattr(client.moments, key) for client in reported]) for key in ("mean", "squares"))
     observed = samples.sum(0)
@@ -290,6 +334,7 @@ def pool_moments(reported: Collection[ClientMoments], nodes: Nodes | None = None
     for rule in nodes.rules:
         at = [index[name] for name in rule.features]
         count, value = int(observed[at[0]]), rule.word(cells[at]) if rule.holds_words else float(mean[at[0]])
+        value = (medians or {}).get(rule.column, value) if variance[at[0]] else value
         if not count:
             raise unobserved_error(rule.column)
         facts = {"observed": count, "missing": sum(client.samples for client in reported) - count}

@@ -8,7 +8,7 @@ from fedloom.core.errors import FedloomError, printable, short_repr
 from fedloom.data import Scenario
 from fedloom.flower.bindings import NodeBindings, WrongClientError
 from fedloom.flower.findings import clock_difference
-from fedloom.flower.node_data import ChannelMoments, ClientMoments, Scale
+from fedloom.flower.node_data import ChannelMoments, ClientMoments, Ranges, Scale
 from fedloom.flower.status import Absence, LogRecord, NodeStatus, StatusWriter, client_list
 from fedloom.flower.transport import Transport
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, read_reply
@@ -95,7 +95,8 @@ class _PendingJoin:
 class NodeRegistry:
     """The clients that have joined, and their nodes.
     identity: what all requests say of the run. scenario: the server's; its clients train, and the ids of its newcomers
-    come after theirs. node_timeout: see `FlowerConfig`. measured: number of features whose moments a client that trains must report."""
+    come after theirs. node_timeout: as in the config. measured: number of features whose moments a client that trains
+    must report."""
 
     def __init__(
         self,
@@ -201,9 +202,16 @@ class NodeRegistry:
         self._absences.add(node, printable(reason), time.monotonic(), client)
         del self._joined[client]
 
+    def count_cells(self, ranges: Ranges, minimum: int, seconds: float) -> list[ClientMoments]:
+        """Let all that have joined join again, with counts of their cells in `ranges`. Waits and raises as `wait`."""
+        clients, self.identity = [*self.moments()], self.identity.model_copy(update={"ranges": ranges})
+        self._contacted, self._members, self._node, self._joined = set(), set(), {}, {}
+        self.wait(clients, minimum, seconds)
+        return [*self.moments().values()]
+
     def set_scale(self, scale: Scale) -> None:
         """Send the scale with every further request; nodes that join no longer report moments."""
-        self.identity, self._measured = self.identity.model_copy(update={"scale": scale}), 0
+        self.identity, self._measured = self.identity.model_copy(update={"scale": scale, "ranges": {}}), 0
 
     def wait(self, clients: Sequence[int], minimum: int, seconds: float) -> None:
         """Wait for all `clients`; raise `FederationError` if fewer than `minimum` are online after `seconds`."""
@@ -290,6 +298,9 @@ class NodeRegistry:
             moments = reply.moments or ChannelMoments(mean=(), squares=())
             observed = (reply.samples,) * self._measured if moments.observed is None else moments.observed
             features = min(map(len, (moments.mean, moments.squares, observed)))
+            totals = {sum(counts) for of_feature in moments.bins.values() for counts in of_feature}
+            if moments.bins.keys() != self.identity.ranges.keys() or max(totals, default=0) > reply.samples:
+                raise MessageError(f"client {client} reports counts of other cells than it was asked for")
             if features != self._measured or not reply.samples or max(observed) > reply.samples:
                 reported = f"moments of {features} features of {reply.samples} samples"
                 raise MessageError(f"client {client} reports {reported}; need {self._measured} features")

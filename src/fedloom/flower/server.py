@@ -17,7 +17,16 @@ from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.checks import shares_too_large
 from fedloom.flower.exchange import facts_limit
 from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
-from fedloom.flower.node_data import FEWEST, Scale, node_source, outliers, pool_moments, server_data, server_scenario
+from fedloom.flower.node_data import (
+    FEWEST,
+    Scale,
+    find_medians,
+    node_source,
+    outliers,
+    pool_moments,
+    server_data,
+    server_scenario,
+)
 from fedloom.flower.node_registry import NodeRegistry
 from fedloom.flower.remote import RemoteEngine
 from fedloom.flower.status import LogCallback, StatusWriter, client_list
@@ -64,7 +73,7 @@ def serve(
     every_round = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))
     config = config.model_copy(update={"checkpoint": every_round})
     identity = JoinRequest(run=_name(out), fingerprint=config.fingerprint(), version=__version__)
-    nodes, bindings = node_source(config), NodeBindings(out, keys)
+    nodes, bindings, settings = node_source(config), NodeBindings(out, keys), config.flower
     status = StatusWriter(config, out)
     watchers = [LogCallback(identity.run), status, *callbacks]
 
@@ -72,7 +81,10 @@ def serve(
         for callback in watchers:
             callback.on_note(config, text)
 
-    registry, settings = None, config.flower
+    def new_registry(scenario: Scenario, measured: int = 0) -> NodeRegistry:
+        return NodeRegistry(transport, identity, scenario, status, say, bindings, settings.node_timeout, measured)
+
+    registry = None
     if nodes is not None:
         scenario = server_scenario(config, None if tests is None else server_data(config, tests))
         scale = Scale.read(out)
@@ -104,9 +116,7 @@ def serve(
             note(f"{text}{never_training}{of_config}")
         status.begin(identity.run, federation.round)
         bindings.begin()
-        joined = registry or NodeRegistry(
-            transport, identity, federation.scenario, status, note, bindings, settings.node_timeout
-        )
+        joined = registry or new_registry(federation.scenario)
         remote = RemoteEngine(transport, federation, worker, settings, status, note, joined, out)
         if registry is None:
             train = federation.scenario.train
@@ -133,6 +143,8 @@ def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Ca
     reported = list(registry.moments().values())
     size = sum(len(client.moments.model_dump_json()) for client in reported)
     scale = pool_moments(reported, nodes)
+    limits = settings.min_clients, settings.join_timeout
+    scale = pool_moments(reported, nodes, find_medians(scale, lambda ranges: registry.count_cells(ranges, *limits)))
     registry.set_scale(scale)
     say(f"{len(scale.mean)} features are standardised by moments that {len(reported)} clients sent in {size:,} bytes")
     if lacking := {column.column: column.missing for column in scale.imputed if column.missing}:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedloom.core.errors import FedloomError
 from fedloom.core.records import to_plain
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob, NewcomerResult, Stage
-from fedloom.flower.node_data import ChannelMoments, Scale
+from fedloom.flower.node_data import ChannelMoments, Ranges, Scale
 
 VERSION = 2
 MAX_FACTS = 1 << 20  # characters of a message's facts, without the states of metrics
@@ -64,9 +64,10 @@ class Request(_MessageFacts, extra="ignore"):
 
 
 class JoinRequest(Request, extra="forbid"):
-    """A request to join the run; it has what all requests say of the run."""
+    """A request to join the run; it has what all requests say of the run. ranges: in which nodes count their cells."""
 
     do: Literal["join"] = "join"
+    ranges: Ranges = {}
 
 
 class TrainRequest(Request, extra="forbid"):

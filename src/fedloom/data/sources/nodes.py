@@ -62,8 +62,8 @@ class Nodes(Source):
     )
     impute: Impute | None = Field(
         None,
-        description="Section of the values for missing cells, found by all nodes: mean or constant for numbers, "
-        "most_frequent or constant for words; null refuses nodes that lack cells.",
+        description="Section of the values for missing cells, found by all nodes: mean, median or constant for "
+        "numbers, most_frequent or constant for words; null refuses nodes that lack cells.",
         examples=[{"numbers": "mean"}],
     )
 
@@ -97,8 +97,8 @@ class Nodes(Source):
         unfilled = set() if self.impute is None else {*(self.features or ())}
         for rule in self.rules:
             unfilled -= {rule.indicator_name, *rule.features}
-            if not rule.holds_words and rule.strategy in ("median", "most_frequent"):
-                raise ValueError(f"impute: the {rule.strategy} of '{rule.column}' needs cells of nodes; take mean")
+            if not rule.holds_words and rule.strategy == "most_frequent":
+                raise ValueError(f"impute: the most_frequent of '{rule.column}' needs cells of nodes; take median")
         if unfilled:
             raise ValueError(f"features: '{min(unfilled)}' names no column, or its column holds numbers and words")
         return self

@@ -347,8 +347,8 @@ class FlowerConfig(Section):
         150.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds that a node has to answer when it is asked to join, while it reads its data and builds its "
-        "model. Each further request to the same node allows twice as many, up to 600.",
+        description="Seconds that a node has to answer when it is asked to join, in which it reads its data and builds "
+        "its model. Each further request to the same node allows twice as many, up to 600.",
     )
     max_failures: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",
