@@ -203,7 +203,8 @@ class NodeRegistry:
         del self._joined[client]
 
     def count_cells(self, ranges: Ranges, minimum: int, seconds: float) -> list[ClientMoments]:
-        """Let all that have joined join again, with counts of their cells in `ranges`. Waits and raises as `wait`."""
+        """Let all that have joined join again, with counts of their cells in `ranges`. Waits for a `minimum` of them,
+        at most `seconds`, and raises as `wait`."""
         clients, self.identity = [*self.moments()], self.identity.model_copy(update={"ranges": ranges})
         self._contacted, self._members, self._node, self._joined = set(), set(), {}, {}
         self.wait(clients, minimum, seconds)
