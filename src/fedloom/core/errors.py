@@ -39,15 +39,13 @@ class MissingPackageError(ConfigError):
 
 
 class UnknownKeyError(ConfigError):
-    """A key that its section (dotted, "" for the top level) does not have. `suffix` are words after the key in the
-    message, such as " of lenet5"."""
+    """A key that its section (dotted, "" for the top level) lacks; `suffix` follows the key in the message."""
 
     def __init__(self, section: str, key: str, known_keys: Iterable[str], suffix: str = "") -> None:
         self.section, self.key, self.known_keys, self._suffix = section, key, sorted(known_keys), suffix
         super().__init__(self.message_with(suggest_name(key, self.known_keys)))
 
     def message_with(self, hint: str) -> str:
-        """Return the message with another hint."""
         path = f"{self.section}.{self.key}" if self.section else self.key
         return f"unknown key {short_repr(path)}{self._suffix}: {hint}"
 
@@ -68,10 +66,9 @@ class RunFolderError(FedloomError):
 
 
 class ClientError(FedloomError):
-    """An exception inside one client's work, which is its `__cause__`.
-
-    Attributes: `client` (id, or below 0 in a test of the server's model), `round` (1-based), `stage` ("begin",
-    "phase 0", "end", "test", ...), `method` (its name, empty where it is unknown)."""
+    """An exception inside one client's work, which is its `__cause__`. Attributes: `client` (id, or below 0 in a test
+    of the server's model), `round` (1-based), `stage` ("begin", "phase 0", "end", "test", ...), `method` (its name,
+    empty where it is unknown)."""
 
     exit_code = 1
 

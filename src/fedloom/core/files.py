@@ -99,8 +99,7 @@ def open_to_read(path: Path) -> io.BufferedReader:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a regular file for appending; it is created if needed. Raises `OSError`, also for a symbolic link, which may
-    point to another user's file."""
+    """Open a regular file for appending, made if needed. Raises `OSError`, also for a symbolic link."""
     return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)), "ab")
 
 
@@ -134,9 +133,8 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Write a file completely or not at all: a temporary file in its folder is flushed, then renamed. A symbolic link
-    is replaced, and its target stays. A `private` file is 0600, new folders 0700; otherwise the umask decides. Raises
-    `OSError` (a full disk, no permission, or a folder, pipe or device at `path`) and then leaves `path` as it was."""
+    """Write a file completely or not at all; a symbolic link is replaced, and its target stays. A `private` file is
+    0600, new folders 0700. Raises `OSError` and then leaves `path` as it was."""
     raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # file names may be no valid text
     if private:
         private_folder(path.parent)

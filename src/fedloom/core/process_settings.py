@@ -142,9 +142,8 @@ SavedValues: TypeAlias = list[tuple[Setting, Any]]
 
 @contextlib.contextmanager
 def reproducible_settings() -> Iterator[None]:
-    """Give every setting the value of a fresh process within the block, with one thread, because more change the order
-    of sums, and with gradients. Settings that threads share are restored when the last thread leaves its block. Raises
-    `ConfigError` for a mode that only the caller can leave."""
+    """Give every setting the value of a fresh process within the block, with one thread (more change the order of sums)
+    and with gradients. Raises `ConfigError` for a mode that only the caller can leave."""
     with _without_default_device():
         if mode := _interfering_mode():
             raise ConfigError(f"{mode} is active here and would act on every step of the run; leave it before")
@@ -189,7 +188,6 @@ class _SharedSettings:
                     _restore(self._saved_values)
 
     def unlock(self) -> None:
-        """Replace the lock in a forked process, where the thread that held it does not exist."""
         self._lock = threading.Lock()
 
 

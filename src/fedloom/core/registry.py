@@ -26,9 +26,8 @@ _log = logging.getLogger(__name__)  # without configured handlers, a warning is 
 
 class Registry(Generic[T]):
     """Maps names to classes or functions. `noun` is used in messages and for the entry-point group; the modules of the
-    package `home` register the built-ins.
-
-    Registering a second entry under a name is an error, except for the same definition run again, as in a notebook."""
+    package `home` register the built-ins. Registering a second entry under a name is an error, except for the same
+    definition run again, as in a notebook."""
 
     def __init__(self, noun: str, *, home: str) -> None:
         self.noun, self._home = noun, home
@@ -64,7 +63,6 @@ class Registry(Generic[T]):
         return self._broken.get(name) or suggest_name(name, self._entries)
 
     def names(self) -> list[str]:
-        """Return all names, sorted."""
         self._load()
         return sorted(self._entries)
 
@@ -123,6 +121,5 @@ class Registry(Generic[T]):
 
 
 def _same_definition(first: object, second: object) -> bool:
-    """Return whether both are one object, or the same definition run twice."""
     names = [(getattr(entry, "__module__", None), getattr(entry, "__qualname__", None)) for entry in (first, second)]
     return first is second or (names[0] == names[1] and None not in names[0])

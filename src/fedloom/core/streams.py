@@ -50,18 +50,15 @@ class Streams:
     def isolated(
         self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Seed the global generators of torch, NumPy and Python in the block, and restore their states after it.
-
-        For code that takes no generator: initialisation of modules, dropout layers, random numbers inside a loss.
-
-        purpose, round_, client: as for `key`. device: a CUDA device whose generator is also seeded."""
+        """Seed the global generators of torch, NumPy and Python in the block, and restore their states after it. For
+        code that takes no generator: initialisation of modules, dropout layers, random numbers inside a loss. purpose,
+        round_, client: as for `key`. device: a CUDA device whose generator is also seeded."""
         return self.resumable(purpose, round_, client, device).active(once=True)
 
     def resumable(
         self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
     ) -> "GlobalGenerators":
         """Return what `isolated` does as an object that several blocks can use, each from where the last one ended.
-
         purpose, round_, client, device: as for `isolated`."""
         # A key has 128 bits; generators of torch take no more than 64.
         return GlobalGenerators(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF, device)

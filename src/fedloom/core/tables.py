@@ -40,7 +40,6 @@ class ClassTable:
         return ClassTable(torch.stack([t.values for t in tables]), torch.stack([t.held for t in tables]))
 
     def to(self, dtype: torch.dtype) -> ClassTable:
-        """Return the table with values of another dtype."""
         return ClassTable(self.values.to(dtype), self.held)
 
     def keep_classes(self, classes: Tensor) -> ClassTable:

@@ -28,9 +28,8 @@ Tests = Literal["shares", "matched"]
 
 
 class OwnSplit(BaseModel):
-    """Every client's samples split by class into training, validation and test parts, in these proportions.
-
-    Each client is then tested on its own part. The global test set is the union of all clients' test parts."""
+    """Every client's samples split by class into training, validation and test parts, in these proportions. Each client
+    is then tested on its own part. The global test set is the union of all clients' test parts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,7 +60,6 @@ class OwnSplit(BaseModel):
 
     @property
     def rows(self) -> TestRows:
-        """Where test samples come from."""
         return "train" if self.pool == "train" else "train+test"
 
 
@@ -194,8 +192,7 @@ def make_scenario(
 
 
 def _recording_notes(scenario: Scenario) -> tuple[str, ...]:
-    """Return a note on labels that one client alone records. Raises `ConfigError` for a client that records none, and
-    so cannot learn."""
+    """Return a note on labels that one client alone records. Raises `ConfigError` for a client without any."""
     if not scenario.train_set.multi:
         return ()
     recorded = recorded_labels(scenario) > 0
@@ -322,8 +319,7 @@ def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
 
 
 def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
-    """Give the features `measured` mean 0 and deviation 1 over the training views, without missing cells; a constant
-    one is only centred."""
+    """Give the features `measured` mean 0 and deviation 1 over the training views; a constant one is centred."""
     data, rows = scenario.train_set, torch.from_numpy(scenario.train.order)
     mean, std = torch.zeros(data.input_shape[0]), torch.ones(data.input_shape[0])
     for feature in measured:
@@ -336,7 +332,6 @@ def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
 
 
 def _with_moments(scenario: Scenario, mean: Tensor, std: Tensor) -> Scenario:
-    """Normalise all samples of a scenario, those of newcomers included, by the same mean and deviation [c]."""
     return with_sets(scenario, lambda samples: replace(samples, mean=mean, std=std))
 
 

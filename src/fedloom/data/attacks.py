@@ -159,10 +159,8 @@ class UploadAttack(Attack):
     def forge_upload(
         self, honest: Record, received: Record, colluding: Sequence[Record], round_: AttackRound
     ) -> Record:
-        """Return the upload that is sent instead of `honest`, that of the honest training.
-
-        received: the payload that the client got. colluding: the honest uploads of all bad participants, or only its
-        own."""
+        """Return the upload that is sent instead of `honest`, that of the honest training. received: the payload that
+        the client got. colluding: the honest uploads of all bad participants, or only its own."""
         return {
             name: self._forge_value(
                 value,

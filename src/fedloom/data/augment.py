@@ -53,7 +53,6 @@ class Augmentation(BaseModel):
 
     @property
     def active(self) -> bool:
-        """Whether any operation is active."""
         return bool(self.crop or self.flip or self.rotate)
 
     def check(self, data: Dataset) -> None:
@@ -90,8 +89,7 @@ class Augmentation(BaseModel):
         return x
 
     def views(self, data: Dataset, indices: Tensor, rng: np.random.Generator, n: int) -> list[Tensor]:
-        """Return n independently augmented versions of the samples `indices` [B] of data, float32 [B, ...] each, as
-        from `gather`."""
+        """Return n independently augmented versions, as from `gather`, of the samples `indices` [B] of data."""
         return [self.gather(data, indices, rng) for _ in range(n)]
 
     def _draw(self, count: int, rng: np.random.Generator) -> tuple[Indices, NDArray[np.bool_], NDArray[np.float64]]:
@@ -104,11 +102,9 @@ class Augmentation(BaseModel):
 
 
 def crop_and_flip(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool_]) -> Tensor:
-    """Return images `x[indices]`, each seen through a window shifted by `shifts` (down, right), then mirrored where
-    `flips`: x [n, c, h, w], indices [B] int64 -> [B, c, h, w]; zeros where the window leaves the image.
-
-    A CPU copies each image once, at half the cost of one gather of single pixels, which other devices do in one
-    kernel."""
+    """Return images `x[indices]` [B, c, h, w], each seen through a window shifted by `shifts` (down, right), then
+    mirrored where `flips`, with zeros from outside. A CPU copies each image once, at half the cost of one gather of
+    pixels."""
     return _one_by_one(x, indices, shifts, flips) if x.device.type == "cpu" else _at_once(x, indices, shifts, flips)
 
 

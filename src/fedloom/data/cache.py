@@ -44,8 +44,7 @@ class CacheWriter:
 
     def new(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         """Return an array on disk for data that do not fit into memory; fill it, then pass it to `add`. A second array
-        of the same `name`, `shape` and `dtype` replaces the first on disk; the first stays readable. Raises `DataError`
-        where the disk is full."""
+        of the same `name`, `shape` and `dtype` replaces it. Raises `DataError` where the disk is full."""
         path = self.folder / f"{name}.npy"
         with _writing(self.folder):
             path.unlink(missing_ok=True)  # truncating a file that is still mapped would crash its readers
@@ -69,12 +68,9 @@ class CacheWriter:
 def cached(
     label: str, keys: Mapping[str, Any], files: Sequence[Path], build: Callable[[CacheWriter], Any]
 ) -> CacheEntry:
-    """Return a cache entry; build it if it is missing, outdated or damaged. Other processes wait for the one that
-    builds.
-
-    label, keys (JSON values): name the entry. files: the sources; another size or time of one makes the entry again.
-    build: gets a `CacheWriter` and returns JSON values for `CacheEntry.meta`. Raises `DataError` for a missing file and
-    a cache folder that cannot be written."""
+    """Return a cache entry, named by label and keys (JSON values); build it (the JSON values that `build` returns are
+    its `meta`) if it is missing, damaged, or older than the files. Others wait meanwhile. Raises `DataError` for a
+    missing file and a cache folder that cannot be written."""
     text = json.dumps(keys, sort_keys=True, default=str)
     folder = cache_dir() / "arrays" / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     stamp = _stamp(files)

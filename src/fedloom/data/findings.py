@@ -13,11 +13,9 @@ LEAK = "rows of one can stand in training and in test data"
 
 @dataclass(frozen=True, slots=True)
 class DataFinding:
-    """One flaw of a data set.
-
-    check: its name. rows: how many are concerned. first_rows: the numbers of the first of them, from 1 on; empty where
-    the whole column is meant. rule: a sentence with the measured numbers. key: the config key that mends it, or what
-    else does. is_note: a hint that raises no alarm."""
+    """One flaw of a data set. check: its name. rows: how many are concerned. first_rows: the numbers of the first of
+    them, from 1 on; empty where the whole column is meant. rule: a sentence with the measured numbers. key: the config
+    key that mends it, or what else does. is_note: a hint that raises no alarm."""
 
     check: str
     column: str

@@ -61,10 +61,8 @@ def split_groups(
 
 def deal_groups(dealt: Views, groups: Indices, labels: Indices, rng: np.random.Generator) -> Views:
     """Deal whole groups to clients, each with about the rows of every class that a row-wise dealing gives it: `dealt`,
-    whose left-out rows stay so. groups: of each row [n] of the whole set. labels: class of each row [n], or several
-    labels [n, L]. rng: orders groups of equal weight.
-
-    A client with rows in `dealt` only stays without a group if there are fewer groups than clients."""
+    whose left-out rows stay so. groups, labels: of each row [n] or [n, L] of the set. rng: orders groups of equal
+    weight. A client with rows in `dealt` only stays without a group if there are fewer groups than clients."""
     labels, rows = _with_rows(labels), np.sort(dealt.order)
     cell_rows, held = positives(labels[rows])
     rows, (classes, columns) = rows[cell_rows], np.unique(held, return_inverse=True)
@@ -78,10 +76,8 @@ def deal_groups(dealt: Views, groups: Indices, labels: Indices, rng: np.random.G
 
 
 class _Placement:
-    """Groups in the order in which they are placed: those first that hold the largest share q of a column.
-
-    Columns are the values that occur in `cells` (each [n], such as classes); those of all kinds together weigh as much
-    as those of the first. position: of each row's group in that order. part: of each group. totals: of q by column."""
+    """Groups, those first that hold the largest share q of a column; columns are the values in `cells` (each [n], such
+    as classes). position: of each row's group in that order. part: of each group. totals: of q by column."""
 
     def __init__(self, groups: Indices, cells: Sequence[Indices], rng: np.random.Generator) -> None:
         ids, place = np.unique(groups, return_inverse=True)

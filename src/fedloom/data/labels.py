@@ -73,8 +73,7 @@ def twin_of(name: str, names: Sequence[str]) -> str | None:
 
 
 def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:
-    """Return a note on similar names among counts (samples by name), or nothing. role: what they name, such as
-    "classes"."""
+    """Return a note on similar names among counts (samples by name), or nothing. role: what they name."""
     groups = near_twins(counts)
     if not groups:
         return []
@@ -95,14 +94,10 @@ _LARGEST, _MANY = 2**31 - 1, 1000
 def class_ids(
     parts: Sequence[np.ndarray], origin: str, classes: Sequence[str] | None = None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Return the class ids of each part [n] (training set first), and the names of the C classes.
-
-    Whole numbers from 0 on, also as floats, are ids already, holes included, as long as at least half of 0 .. C-1
-    occur. Other whole numbers, from 1 on or -1 and 1, get ids in their order, and are the names; with `classes` (names
-    in the order of the ids), as many numbers as there are names. Booleans are the classes False and True. Words: see
-    `named_ids`. Labels of other kinds come back as they are, for `fedloom.data.dataset.checked` to refuse. Raises
-    `DataError`, with the set as origin, for labels that are no classes: too many, too large, or marks of a missing
-    value that `classes` does not name."""
+    """Return the class ids of each part [n] (training set first), and the names of the C classes. Whole numbers from 0
+    on, also as floats, are ids already if at least half of 0 .. C-1 occur; others get ids in their order and are the
+    names; with `classes`, as many numbers as there are names. Words: see `named_ids`. Labels of other kinds come back
+    as they are, for `checked` to refuse. Raises `DataError`, with the set as origin, for labels that are no classes."""
     labels = [_plain(part, origin) for part in parts]
     if classes is None and all(part.dtype.kind == "b" for part in labels):
         classes = ("False", "True")
@@ -162,10 +157,9 @@ def named_ids(
 def multi_labels(
     parts: Sequence[np.ndarray], origin: str, classes: Sequence[str] | None = None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Return several labels a sample as int64 [n, L] of 1, 0 and -1 (not recorded) for each part, and the L names, by
-    default the numbers of the columns. parts: [n, L] of 1, 0, -1, booleans or NaN, which is -1.
-
-    Raises `DataError`, with the set as origin, for other shapes and values, and for names that do not fit."""
+    """Return several labels a sample as int64 [n, L] of 1, 0 and -1 (not recorded) for each of the parts, in which NaN
+    is -1 too, and the L names (`classes`, or the columns' numbers). Raises `DataError` with the origin for other
+    values."""
     need = "labels: multi needs numbers [n, L]: 1, 0, and -1 or an empty cell where a label was not recorded"
     values = []
     for part in parts:
@@ -185,9 +179,8 @@ def multi_labels(
 
 
 def multi_label_notes(origin: str, classes: Sequence[str], train: np.ndarray, test: np.ndarray) -> list[str]:
-    """Return notes on similar names of labels, on labels that one part never has or never lacks, and on samples that
-    record none. train, test: [n, L] of each part. Raises `DataError`, with the set as origin, if no training label is
-    0, as where -1 stands for it."""
+    """Return notes on similar names of labels, on labels that a part never has or never lacks, and on samples that
+    record none. train, test: [n, L]. Raises `DataError`, with the origin, if no training label is 0."""
     if not (train == 0).any():
         need = "write 0 where a label is absent, and -1 only where it was not recorded"
         raise DataError(f"{origin}: no label of a training sample is 0, so that nothing can be told apart; {need}")
@@ -227,8 +220,7 @@ def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[
 
 
 def refuse_missing_labels(labels: np.ndarray, origin: str, noun: str = "samples") -> None:
-    """Raise `DataError` for labels [n] that are written as missing values are. origin, noun: the set, and what is
-    labelled."""
+    """Raise `DataError` for labels [n] that are written as missing values are, with origin and noun of samples."""
     words, counts = np.unique(labels, return_counts=True)
     marks = missing_marks(words.tolist())
     if marks:
@@ -277,8 +269,7 @@ def _to_be_mapped(numbers: Sequence[int], classes: Sequence[str] | None) -> bool
 
 
 def _plain(labels: np.ndarray, origin: str) -> np.ndarray:
-    """Drop the trailing axis of Keras, and convert words to strings and whole floats to integers. Raises `DataError`
-    for missing or mixed labels."""
+    """Drop Keras' trailing axis, convert words and whole floats. Raises `DataError` for missing or mixed labels."""
     plain = as_string_array(labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels)
     if plain.dtype.kind in "OT" and plain.ndim == 1 and len(plain):
         kinds = sorted({type(value).__name__ for value in plain.tolist()})

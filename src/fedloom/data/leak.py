@@ -79,11 +79,10 @@ def _groups(data: Dataset) -> Indices:
 
 
 def leak(scenario: Scenario) -> dict[str, Any]:
-    """Measure what the test set shares with the clients' training samples, as JSON values.
-    groups, groups_seen, rows_seen: test groups, those in training too, and their test rows; of the suspected `column`
-    where no key names groups. equal, relabelled: test samples equal to a training sample, and those with another label
-    there. near, compared: see `near_duplicates`. Empty for remote clients, and where a key says that there are no
-    groups."""
+    """Measure what the test set shares with the clients' training samples, as JSON values. groups, groups_seen,
+    rows_seen: test groups, those in training too, and their test rows; of the suspected `column` where no key names
+    groups. equal, relabelled: test samples equal to a training sample, and those with another label there. near,
+    compared: see `near_duplicates`. Empty for remote clients, and where a key says that there are no groups."""
     train, test, rows = scenario.train_set, scenario.test_set, torch.from_numpy(scenario.train.order)
     unlike = train.input_shape != test.input_shape or train.x.dtype != test.x.dtype
     if scenario.remote or scenario.suspect == "none" or not len(rows) or not len(test) or unlike:

@@ -56,10 +56,9 @@ class HeldOut(BaseModel):
         return self
 
     def draw(self, scenario: Scenario, rng: np.random.Generator) -> list[int]:
-        """Return the ids of the clients to hold out, ascending; rng draws them where only their share is given.
-
-        Raises `ConfigError` for ids that the scenario does not have, that occur twice or have no data to test, and if
-        fewer than two clients with training data would remain."""
+        """Return the ids of the clients to hold out, ascending; rng draws them where only their share is given. Raises
+        `ConfigError` for ids that are unknown, twice there or without data to test, and for fewer than two other
+        clients."""
         eligible = np.flatnonzero((scenario.train.sizes > 0) & (scenario.test.sizes > 0))
         if self.clients is not None:
             newcomers = sorted(self.clients)
@@ -91,8 +90,7 @@ class HeldOut(BaseModel):
 
 def without_newcomers(scenario: Scenario, newcomers: Sequence[int]) -> Scenario:
     """Return a scenario of the other clients, renumbered from 0, with the newcomers (ascending ids) as
-    `Scenario.newcomers`. A global test set that is the union of clients' own samples is split with them; the
-    source's official one stays whole."""
+    `Scenario.newcomers`. A test set that is the union of clients' samples is split with them."""
     rest = np.setdiff1d(np.arange(scenario.clients), newcomers)
     held = np.asarray(newcomers, np.int64)
     training, others = _of_clients(scenario, rest), _of_clients(scenario, held)
@@ -124,9 +122,7 @@ _KEY = "scenario.held_out.domain"
 
 @dataclass(frozen=True, slots=True)
 class LeftOutDomain:
-    """The samples of one domain, and of all others.
-
-    index: of the domain in the source. train, test: its rows; other_train, other_test: those of the other domains."""
+    """The rows of one domain (its index in the source: train, test), and of all others (other_train, other_test)."""
 
     name: str
     index: int

@@ -161,7 +161,6 @@ class Scenario:
             digest.update(str((self.attack.kind, self.attack.model_dump(), self.bad)).encode())
 
     def _sets(self) -> list[Dataset]:
-        """All samples: the clients', the test samples, and the server's if it has any."""
         return [self.train_set, self.test_set, *([] if self.public is None else [self.public])]
 
     def class_counts(self, first: int | None = None) -> Indices:
@@ -187,11 +186,9 @@ _SAMPLES = 500  # of each domain, for its figures of feature shift
 
 @dataclass(frozen=True, slots=True)
 class LabelSkew:
-    """Measures over the clients that hold samples.
-
-    total_variation: mean over pairs of clients of 1/2 sum_c |p_k(c) - p_q(c)|, in [0, 1]. classes_per_client: mean
-    number of classes held. imbalance: largest class / smallest class over all clients (inf if one is empty).
-    size_ratio: largest client / smallest client. empty_clients, empty_classes: ids that hold or have nothing."""
+    """Measures over the clients that hold samples. total_variation: mean over pairs of clients of 1/2 sum_c |p_k(c) -
+    p_q(c)|. classes_per_client: mean number of classes held. imbalance: largest class / smallest class (inf if one is
+    empty). size_ratio: largest client / smallest client. empty_clients, empty_classes: ids."""
 
     total_variation: float
     classes_per_client: float
@@ -316,14 +313,13 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
 
 
 def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, Any]:
-    """Return how samples must look for a net trained on `data`, the training set, as JSON values.
-
-    Keys: `shape` of one sample; `dtype` as stored: uint8, float32, or int64 for token ids; `mean` and `std` [c] that
-    normalise stored values, or None; `white`: the stored value of a picture's brightest pixel, None for other
-    data; `ids`: the number of token ids, and `words` those from id 2 on; `features`: the columns of a table, or
-    "column=word"; `ranges`: for each feature the lowest and highest value, rounded outwards to about a tenth of their
-    distance, which hides the exact value of a single person; `imputed`: only where missing cells are filled, by which
-    values. rows: numbers of the samples that clients train on, for `ranges`; None takes all."""
+    """Return how samples must look for a net trained on `data`, the training set, as JSON values. Keys: `shape` of one
+    sample; `dtype` as stored: uint8, float32, or int64 for token ids; `mean` and `std` [c] that normalise stored
+    values, or None; `white`: the stored value of a picture's brightest pixel, None for other data; `ids`: the number of
+    token ids, and `words` those from id 2 on; `features`: the columns of a table, or "column=word"; `ranges`: for each
+    feature the lowest and highest value, rounded outwards to about a tenth of their distance, which hides the exact
+    value of a single person; `imputed`: only where missing cells are filled, by which values. rows: numbers of the
+    samples that clients train on, for `ranges`; None takes all."""
     mean, std = (None if moments is None else moments.tolist() for moments in (data.mean, data.std))
     tokens = data.x.dtype == torch.int64
     return {

@@ -15,9 +15,8 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Client k holds the samples `order[offsets[k] : offsets[k + 1]]`; `len(views)` clients.
-
-    A view is a slice: a million clients cost two arrays, and one client's view costs nothing."""
+    """Client k holds the samples `order[offsets[k] : offsets[k + 1]]`; `len(views)` clients. A view is a slice: a
+    million clients cost two arrays, and one client's view costs nothing."""
 
     order: Indices
     offsets: Indices
@@ -95,8 +94,8 @@ class Views:
 
 
 def positives(labels: Indices) -> tuple[Indices, Indices]:
-    """Return the row and the class of each class that a sample holds: of labels [n] one each, of several labels [n, L]
-    those that are 1."""
+    """Return the row and the class of each class that a sample holds, one each for labels [n], those at 1 for [n,
+    L]."""
     if labels.ndim == 1:
         return np.arange(len(labels)), labels
     rows, classes = np.nonzero(labels == 1)
@@ -109,9 +108,8 @@ def label_counts(labels: Tensor, num_classes: int) -> Tensor:
 
 
 def strata(labels: Indices) -> Indices:
-    """Return the class [n] whose shares a split keeps: the label, or of several labels [n, L] the one with the fewest
-    positives among those that the sample holds, L for none. The rarest label is the hardest to split (Sechidis et al.,
-    ECML 2011)."""
+    """Return the class [n] whose shares a split keeps: the label, or of several labels [n, L] the rarest one that the
+    sample holds, L for none, as it is the hardest to split (Sechidis et al., ECML 2011)."""
     if labels.ndim == 1:
         return labels
     rarest_first = np.argsort((labels == 1).sum(0), kind="stable")
@@ -154,8 +152,8 @@ def split_three(
     views: Views, labels: Indices, num_classes: int, val: float, test: float, rng: np.random.Generator
 ) -> tuple[Views, Views, Views]:
     """Split each client's samples by class (labels [n] or [n, L] of num_classes classes, see `strata`) into (train,
-    val, test). Each class has its share of the client's samples up to one; a client gives floor(val * n_k) and
-    floor(test * n_k) to the last two."""
+    val, test). A client gives floor(val * n_k) and floor(test * n_k) to the last two, of each class its share up to
+    one."""
     groups = views.holders() * (num_classes + 1) + strata(labels)[views.order]  # (client, class) of each sample
     shuffled = np.lexsort((rng.random(len(groups)), groups))
     present_groups, first, sizes = np.unique(groups[shuffled], return_index=True, return_counts=True)
@@ -173,9 +171,8 @@ def split_three(
 def matched_tests(
     views: Views, labels: Indices, test_labels: Indices, num_classes: int, rng: np.random.Generator
 ) -> Views | int:
-    """Draw for each client as many test samples in its own label mix as there are, see `matched_counts`; views may
-    overlap. Returns the id of the first client that holds a class without test samples, if there is one. labels,
-    test_labels: of the whole training set [n] and test set [m], of num_classes classes."""
+    """Draw for each client as many test samples in its own label mix as there are, see `matched_counts`; return the id
+    of the first client for which there are none. labels, test_labels: [n] and [m], of num_classes classes."""
     members = [np.flatnonzero(test_labels == label) for label in range(num_classes)]
     available, test_rows = np.array([*map(len, members)]), []
     for client in range(len(views)):
@@ -205,10 +202,8 @@ def select(views: Views, chosen: np.ndarray) -> Views:
 
 
 def matched_counts(train: Indices, test: Indices) -> Indices:
-    """Return how many test samples per class [C], of `test` [C], match a client's training samples `train` [C].
-
-    floor(r * train_c) with r = min over the classes held of test_c / train_c: the largest test set with the client's
-    own mix (Fed-CO2, Li et al. 2023). All zero if a class held has no test sample."""
+    """Return how many test samples per class [C], of `test` [C], match a client's training samples `train` [C]: floor(r
+    * train_c), r = min over the classes held of test_c / train_c (Fed-CO2, Li et al. 2023)."""
     held_classes = np.flatnonzero(train)
     if not len(held_classes):
         return np.zeros_like(train)

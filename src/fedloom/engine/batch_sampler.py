@@ -122,9 +122,8 @@ class PhaseSamples(NamedTuple):
 
 
 class EpochBatches:
-    """The batches of one epoch, taken from first to last. Small ones are gathered several at a time, as a block.
-
-    epoch: its number in the phase, from 0. order: its samples [n]. position: number of batches taken or skipped."""
+    """The batches of one epoch, taken from first to last. Small ones are gathered several at a time, as a block. epoch:
+    its number in the phase, from 0. order: its samples [n]. position: number of batches taken or skipped."""
 
     def __init__(self, sampler: BatchSampler, draws: Draws, order: Tensor, epoch: int) -> None:
         self._sampler, self._draws, self.order, self.epoch = sampler, draws, order, epoch

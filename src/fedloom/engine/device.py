@@ -68,7 +68,6 @@ def check_precision(precision: str, device: torch.device) -> None:
 @contextlib.contextmanager
 def device_settings(device: torch.device, precision: str, deterministic: bool) -> Iterator[None]:
     """Set torch within the block for a run on a device: the numbers of a GPU depend on settings of the process.
-
     precision: that of the config. deterministic: whether the same numbers must come out from run to run."""
     on_gpu = device.type == "cuda"
     with gpu_settings(tf32=precision == "tf32", deterministic=deterministic) if on_gpu else contextlib.nullcontext():
@@ -76,10 +75,9 @@ def device_settings(device: torch.device, precision: str, deterministic: bool) -
 
 
 def step_operations(net: Net, data: Dataset, batch_size: int) -> float:
-    """Return the floating-point operations of one training step of a net, two for each multiply-add.
-
-    They are estimated from a forward pass in evaluation mode, which draws no numbers and changes no buffer. data: the
-    samples, of which two are taken. batch_size: samples in the step."""
+    """Return the floating-point operations of one training step of a net, two for each multiply-add. They are estimated
+    from a forward pass in evaluation mode, which draws no numbers and changes no buffer. data: the samples, of which
+    two are taken. batch_size: samples in the step."""
     samples = torch.arange(min(2, len(data)))
     was_training = net.training
     net.eval()

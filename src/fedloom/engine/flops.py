@@ -24,10 +24,9 @@ def flops_of(
     adapted_samples: float = 0.0,
 ) -> float:
     """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds, without the server's.
-
-    The work of the first participant of each architecture group in the last round is counted, with its state after
-    that round, and scaled to the training samples that samples_by_group has of all rounds; the same for a closing and
-    an opening round, and for the adapted_samples of tests. The worker's nets change, and hooks may raise."""
+    The work of the first participant of each architecture group in the last round is counted, with its state after that
+    round, and scaled to the training samples that samples_by_group has of all rounds; the same for a closing and an
+    opening round, and for the adapted_samples of tests. The worker's nets change, and hooks may raise."""
     last_round, total = max(1, federation.round), 0.0
     further = {last_round + 1: closing_samples_by_group or {}, 0: opening_samples_by_group or {}}
     for round_, by_group in {last_round: samples_by_group, **further}.items():

@@ -118,9 +118,8 @@ def _part_groups(
 def few_shot_accuracy(
     features: Callable[[Tensor], Tensor], data: Dataset, drawn: Episodes, *, batch: int = 256
 ) -> FewShotScores:
-    """ProtoNet on `drawn` episodes of `data`, whose samples x [B, ...] `features` maps to z [B, d].
-    Features are computed once, and in float64: the sum of squares loses digits where they are far from zero and near
-    each other."""
+    """ProtoNet on `drawn` episodes of `data`, whose samples x [B, ...] `features` maps to z [B, d]. Features are
+    computed once, and in float64: the sum of squares loses digits where they are far from zero and near each other."""
     parts = torch.split(torch.arange(len(data)), batch)
     with torch.no_grad():
         z = torch.cat([features(data.gather(part)).cpu().double() for part in parts])

@@ -100,7 +100,6 @@ class FixedClasses(Partition):
         return Dealt(train_views, test_views)
 
     def fewest(self, holders: int) -> int:
-        """Return the smallest class that can be dealt to so many clients."""
         raise NotImplementedError
 
     def sizes(self, totals: Indices, holders: int, rng: np.random.Generator) -> Indices:
@@ -108,11 +107,8 @@ class FixedClasses(Partition):
         raise NotImplementedError
 
     def choose_holders(self, clients: int, num_classes: int, rng: np.random.Generator) -> Indices:
-        """Choose the k clients of each of `num_classes` classes [C, k], ascending; each client gets different classes.
-
-        Client after client takes a random class among those with most places left that it has not taken yet. Every
-        class is thus taken once before one is taken again: the choices are random orders of all classes, one after
-        another."""
+        """Choose the k clients of each of `num_classes` classes [C, k], ascending. Client after client takes a random
+        class among those with most places left, so each class is taken once before one is taken again."""
         per_client = self.classes_per_client
         self.require_classes(per_client, num_classes)
         if per_client * clients % num_classes:

@@ -90,8 +90,7 @@ class Natural(Partition):
 
 
 def _untrained_owners(ids: np.ndarray, test_samples: int, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return a note on the test samples [n] of owners without training samples, or nothing; names: of the ids, if not
-    they."""
+    """Return a note on the test samples [n] of owners (`names`) without training samples, or nothing."""
     if not len(ids):
         return ()
     counts = Counter(ids.tolist() if names is None else [names[owner] for owner in ids.tolist()])
@@ -221,10 +220,8 @@ class IndexLists(Partition):
 
 
 def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] | None = None) -> None:
-    """Write a scenario's index lists as JSON: client -> train, val, test, with class counts, and `config` as given.
-
-    Indices count samples in the source's order, whatever a skew has left out: in its training set, and for `test` in
-    its official test set (for a scenario with `split` in the clients' pool: the training set, then the test set)."""
+    """Write a scenario's index lists as JSON: client -> train, val, test, with class counts, and `config`. Indices
+    count samples in the source's order; with `split`, the test rows are in the training set, then the test set."""
     test = scenario.test if scenario.test_rows is None else scenario.test.renumber(scenario.test_rows)
     counts = scenario.class_counts()
     lists: dict[str, Any] = {"train": scenario.train, "val": scenario.val, "test": test, "class_counts": counts}

@@ -159,8 +159,8 @@ def shuffled_classes(labels: Indices, num_classes: int, rng: np.random.Generator
 
 
 def cut(shares: Shares, count: int | Indices) -> Indices:
-    """Cut `count` samples at the cumulative `shares` [..., N] (sum 1), rounded down; return sizes [..., N] of sum
-    `count`, one number or [..., 1]."""
+    """Cut `count` samples, one number or [..., 1], at the cumulative `shares` [..., N], rounded down; return sizes
+    [..., N]."""
     edges = (np.cumsum(shares, axis=-1) * count).astype(np.int64)
     # Rounding may leave the sum of shares just below 1; the last edge must still take every sample.
     edges[..., -1:] = count
@@ -191,7 +191,6 @@ def deal_alike(
 ) -> Views:
     """Deal samples in the proportions of another dealing: each client gets the same share of each of the C =
     `num_classes` classes, or of all samples if these have several labels. Classes that are not dealt there stay unused.
-
     dealt: views that deal the first samples, with `labels` [n], int64, or [n, L]. other_labels: of the samples to deal
     [n'] or [n', L]. rng: shuffles the classes."""
     if labels.ndim == 2:

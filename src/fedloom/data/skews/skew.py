@@ -24,10 +24,9 @@ SKEWS: Registry[type["Skew"]] = Registry("skew", home="fedloom.data.skews")
 
 
 class Skew(BaseModel):
-    """Base of all skews: its fields are its config keys.
-
-    A skew works at one of two moments, or at both; each default changes nothing. Both are pure in their arguments, and
-    no sample is ever copied per client: where pixels change, one changed copy of the whole array takes its place."""
+    """Base of all skews: its fields are its config keys. A skew works at one of two moments, or at both; each default
+    changes nothing. Both are pure in their arguments, and no sample is ever copied per client: where pixels change, one
+    changed copy of the whole array takes its place."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str] = ""
@@ -63,9 +62,8 @@ Change = Callable[[Dataset, Indices], Tensor]
 
 
 def change_samples(name: str, scenario: Scenario, change: Change, part: Literal["x", "y"] = "x") -> Scenario:
-    """Return the scenario with training, validation and test samples changed by their client; `change` returns the new
-    samples x, or the new labels y if `part` says so. Raises `ConfigError`, with the skew's name, if a test sample has
-    two clients."""
+    """Return the scenario with samples changed by their client; `change` returns the new samples x, or labels y if
+    `part` says so. Raises `ConfigError`, with the skew's name, if a test sample has two clients."""
     # A training sample has one client at most (`Partition.deal`); test samples may have several.
     owner = np.full(len(scenario.train_set), -1, np.int64)
     for views in (scenario.train, scenario.val):
@@ -94,8 +92,7 @@ def require_images(name: str, data: Dataset) -> None:
 
 
 def full_range(name: str, data: Dataset) -> float:
-    """Return the largest stored value of data, taken for white; black is 0. Raises `ConfigError`, with the skew's name,
-    for negative values."""
+    """Return data's largest stored value, taken for white. Raises `ConfigError`, with name, for negative values."""
     if float(data.x.min()) < 0:
         raise ConfigError(f"skew {name}: needs pixels from 0 up; the smallest here is {float(data.x.min()):g}")
     return float(data.x.max()) or 1.0

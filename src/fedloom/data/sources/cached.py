@@ -47,7 +47,6 @@ class ParsedSamples:
     group: np.ndarray | None = None
 
     def rows(self, rows: np.ndarray) -> ParsedSamples:
-        """Return the samples `rows` [m]."""
         domain, group = (None if ids is None else ids[rows] for ids in (self.domain, self.group))
         return ParsedSamples(self.x[rows], self.y[rows], domain, group)
 
@@ -85,13 +84,11 @@ class ParsedSplits:
     incomplete: Incomplete = "refuse"
 
     def with_notes(self, *notes: str) -> ParsedSplits:
-        """Append notes."""
         return replace(self, notes=(*self.notes, *notes))
 
 
 def checked_splits(parsed: ParsedSplits) -> Splits:
-    """Check both parts, and add notes on oddities. Raises `DataError` as `checked` does, and if only one part is bytes
-    or sample shapes differ."""
+    """Check both parts, and note oddities. Raises `DataError` as `checked`, and for parts of unlike kinds or shapes."""
     has_rows = parsed.train.x.ndim == 2 and parsed.train.x.dtype.kind in "iuf" and not parsed.tokens
     imputes = parsed.incomplete == "impute"
     if imputes and not has_rows:
@@ -153,8 +150,7 @@ def _without_gaps(parsed: ParsedSplits) -> ParsedSplits:
 
 
 def with_rules(splits: Splits, section: Impute | None, origin: str) -> Splits:
-    """Return splits of features [n, d] with names, x0 on, and the rules of the `section` for missing values.
-    origin: of the data in messages."""
+    """Return splits of features [n, d] with names, x0 on, and the rules of the `section`; origin: names them."""
     names = tuple(f"x{column}" for column in range(splits.train.input_shape[0]))
     train, test = (replace(part, features=names) for part in (splits.train, splits.test))
     rules = (section or Impute()).rules(dict.fromkeys(names, ()), origin)
@@ -261,9 +257,8 @@ class ImageSource(CachedSource):
         return self.normalised(_splits_of_entry(entry), entry.meta["moments"])
 
     def normalised(self, splits: Splits, moments: Any) -> Splits:
-        """Set the mean and standard deviation that the key `normalise` names, the same for both splits, in stored
-        units. moments: those of the training set (`training_moments`); None leaves sets without channels as they
-        are."""
+        """Set the mean and deviation, in stored units, that the key `normalise` names, the same for both splits.
+        moments: those of the training set (`training_moments`); None leaves sets without channels as they are."""
         if moments is None:
             return splits
         # Real numbers reach 1, unless `white` says otherwise, as for pictures with more than 8 bits.

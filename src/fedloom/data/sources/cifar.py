@@ -196,10 +196,9 @@ class FC100(CIFAR100):
 
 
 def fc100(cifar100: Splits, novel: Literal["val", "test"] = "test") -> Splits:
-    """Split CIFAR-100 into the 60 base classes, labels 0 .. 59, and the 20 classes of `novel`, labels 0 .. 19.
-
-    As published, both take all 600 images of each class, those of the official training set first. Labels follow the
-    order of `cifar100`'s classes; mean and standard deviation stay. Raises `DataError` for other classes."""
+    """Split CIFAR-100 into the 60 base classes, labels 0 .. 59, and the 20 classes of `novel`, labels 0 .. 19, in the
+    order of `cifar100`'s classes. Both take all 600 images of a class, as published. Raises `DataError` for other
+    classes."""
     coarse = coarse_labels(cifar100.train.classes)
     groups: tuple[ClassGroup, ClassGroup] = ("train", novel)
     train, test = (
@@ -212,7 +211,6 @@ def fc100(cifar100: Splits, novel: Literal["val", "test"] = "test") -> Splits:
 
 
 def _samples_of_classes(cifar100: Splits, class_ids: list[int]) -> Dataset:
-    """All samples of these classes, relabelled 0 .. len(class_ids) - 1."""
     new_labels: Indices = np.full(cifar100.train.num_classes, -1, np.int64)
     new_labels[class_ids] = np.arange(len(class_ids))
     x, y = [], []

@@ -40,9 +40,9 @@ def part_of(folder: str) -> tuple[str, str] | None:
 
 
 def find_parts(folders: Sequence[str], top: str, origin: str) -> dict[str, str]:
-    """Return the folder of each part if there are training and test (or validation) folders below `top` whose numbers
-    agree ("train_1", "test_1"), or no pair agrees ("train2017", "val2014"); else {}. Raises `DataError`, with the set
-    as origin, for two folders of one part."""
+    """Return the folder of each part if training and test (or validation) folders below `top` agree in their numbers
+    ("train_1", "test_1"), or no pair does; else {}. Raises `DataError`, with the origin, for two folders of one
+    part."""
     for ignored in ("", r"\d"):
         folders_by_words: dict[str, dict[str, list[str]]] = {}
         for folder in folders:
@@ -134,17 +134,13 @@ class ClassFolders:
 
 
 def find_class_folders(files: Files, classes: Sequence[str] | None) -> ClassFolders:
-    """Find the pictures among files in one of three layouts, below any number of folders around all of them.
-
-    The layouts are <part>/<class>/*, <class>/<part>/* and <class>/*. Parts are folders for training, tests or
-    validation in any usual spelling ("Train", "testing", "val_images", "Training Set", "seg_train" with "seg_test").
-    Without a test folder, validation pictures are the test set. Parts match their classes by name.
-
-    files: the folder or archive. classes: allowed names of class folders, in the order of their labels; None takes all
-    folders, sorted.
-
-    Raises `DataError` for a single class, for a class that only the test part has, for unclear parts, and for folders
-    that all hold class folders of the same names."""
+    """Find the pictures among files in one of three layouts, below any number of folders around all of them. The
+    layouts are <part>/<class>/*, <class>/<part>/* and <class>/*. Parts are folders for training, tests or validation in
+    any usual spelling ("Train", "testing", "val_images", "Training Set", "seg_train" with "seg_test"). Without a test
+    folder, validation pictures are the test set. Parts match their classes by name. files: the folder or archive.
+    classes: allowed names of class folders, in the order of their labels; None takes all folders, sorted. Raises
+    `DataError` for a single class, for a class that only the test part has, for unclear parts, and for folders that all
+    hold class folders of the same names."""
     names, origin = files.names(), str(files.path)
     pictures = picture_names(files, names)
     top = _common_folders(pictures)
@@ -226,8 +222,7 @@ def _classes_below(
 def missing_classes(
     train: LabelledFiles, test: LabelledFiles, classes: Sequence[str], suffix: str = ""
 ) -> tuple[str, ...]:
-    """Return a note for each part, `train` and `test`, that lacks pictures of some `classes`. suffix: words after the
-    part's name."""
+    """Return a note for each part, `train` and `test`, that lacks pictures of some `classes`; suffix: ends its name."""
     notes = []
     for part, labelled in (("training", train), ("test", test)):
         present = {label for _, label in labelled}
@@ -348,7 +343,6 @@ def _unread_notes(
 
 
 def _subfolders(names: Iterable[str], roots: Sequence[str]) -> set[str]:
-    """Return the folders directly below `roots` that hold one of the files."""
     below = ((root, name[len(root) :]) for root in roots for name in names if _has_subfolder(name, root))
     return {root + path.partition("/")[0] for root, path in below}
 

@@ -29,7 +29,6 @@ class DrawnSource(Source):
         return replace(checked_splits(self.drawn(np.random.default_rng(self.source_seed))), domains_are_owners=True)
 
     def drawn(self, rng: np.random.Generator) -> ParsedSplits:
-        """Draw both parts."""
         raise TypeError(f"{type(self).__name__} defines no drawn()")
 
 

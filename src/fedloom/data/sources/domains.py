@@ -75,7 +75,6 @@ class JoinedSources(ImageSource):
         return self
 
     def domain_sources(self) -> dict[str, Source]:
-        """Return the sources of the parts by domain name, in order."""
         sources: dict[str, Source] = {}
         for part in self.parts:
             keys = {"source": part} if isinstance(part, str) else dict(part)
@@ -146,8 +145,7 @@ class JoinedSources(ImageSource):
         return reference.train.classes
 
     def _choose(self, name: str, splits: Splits) -> Rows:
-        """Return row numbers of a domain's training and test samples; with `pool_splits` counted over train,
-        then test."""
+        """Return row numbers of a domain's training and test samples, counted over both with `pool_splits`."""
         rng = np.random.default_rng([0, zlib.crc32(name.encode())])  # a domain's rows do not depend on the others
         if self.pool_splits:
             labels = np.concatenate([splits.train.y.numpy(), splits.test.y.numpy()])
@@ -208,7 +206,6 @@ class Blended(ImageSource):
         return Digits() if self.digits == "digits" else MNIST(path=self.path)
 
     def _blend(self, data: Dataset, photographs: list[np.ndarray], part: int, allocate: Allocator) -> ParsedSamples:
-        """Blend every digit; part: 0 for training, 1 for test."""
         rng = np.random.default_rng([self.source_seed, part])
         x = data.x.numpy()
         white = 16 if self.digits == "digits" else 255

@@ -103,7 +103,6 @@ class Files:
         return pipes + _empty_folders_note(empty)
 
     def has(self, name: str) -> bool:
-        """Tell whether there is a file of this name."""
         return (self.path / name).is_file()
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
@@ -120,7 +119,6 @@ class Files:
         return utf8(self.read(name), self.display_name(name)).splitlines()
 
     def display_name(self, name: str) -> str:
-        """Return the file's name for messages."""
         return printable(str(self.path / name))
 
     def stamped_paths(self, names: Sequence[str] | None = None) -> list[Path]:
@@ -128,8 +126,7 @@ class Files:
         return [self.path / name for name in (self.names() if names is None else names)]
 
     def _walk(self) -> tuple[list[str], list[str], int]:
-        """Return names of files, names of empty folders, and the number of entries that are neither files nor
-        folders."""
+        """Return names of files, names of empty folders, and the number of entries that are neither."""
         names: list[str] = []
         empty: list[str] = []
         skipped = 0
@@ -331,7 +328,6 @@ def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], pub
 
 
 def has_layout(root: Path, subpath: str, member: str) -> bool:
-    """Tell whether `member` (a file, or a folder with / at its end; "" for none) exists below `subpath` ("" for none)
-    of root."""
+    """Tell whether `member` (a file, or a folder with / at its end; "" for none) exists below `subpath` of root."""
     path = root / subpath / member
     return path.is_dir() if member.endswith("/") else path.is_file()

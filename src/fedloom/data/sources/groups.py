@@ -79,10 +79,8 @@ def file_name_notes(train: Sequence[str], test: Sequence[str], origin: str) -> t
 
 
 def number_groups(parts: Sequence[ArrayLike], samples: Sequence[int], origin: str) -> list[Indices]:
-    """Return the number of each sample's group for each part: its place among the sorted ids of all parts.
-
-    parts: ids [n], words or whole numbers. samples: of each part. Raises `DataError`, with the set as origin, for ids
-    of another length or kind, and for missing ones."""
+    """Return the number of each sample's group for each part: its place among the sorted ids of all parts [n];
+    `samples` of each. Raises `DataError`, with the origin, for ids of another length or kind, and missing ones."""
     words = []
     for number, (ids, count) in enumerate(zip(parts, samples, strict=True)):
         plain, role = as_string_array(np.asarray(ids)), "groups" if number == 0 else "groups_test"

@@ -30,10 +30,9 @@ def decode_parts(
     channels: int,
     allocate: Allocator,
 ) -> ParsedSplits:
-    """Decode the pictures of both parts from a folder or archive, in the order of the lists, into uint8 [n, channels,
-    size, size] made by `allocate`; see `fedloom.data.sources.pixels.decode_into`. NIfTI files become float32, and
-    volumes [n, channels, size, size, size]. train, test: names and labels, of `classes`. Raises `DataError` for a
-    picture that is listed twice, or that cannot be decoded, and for NIfTI files among others."""
+    """Decode the pictures of both parts (names and labels, of `classes`) from a folder or archive into uint8 [n,
+    channels, size, size] made by `allocate`; NIfTI becomes float32, volumes [n, channels, size, size, size]. Raises
+    `DataError` for a picture that is listed twice, or that cannot be decoded, and for NIfTI files among others."""
     arrays = {"train.x": train, "test.x": test}
     names, shape = [name for name, _ in (*train, *test)], [channels, size, size]
     count = sum(map(medical.is_nifti, names))
@@ -183,11 +182,9 @@ _TOP_TEN = "bird feather headphones ice_cream teapot tiger whale windmill wine_g
 
 
 class _DomainFolders(PublishedImages):
-    """Base: <domain>/<class>/*, each domain with training and test pictures.
-
-    Where a domain has lists `<domain>_train.txt` and `<domain>_test.txt` (lines "path label", classes taken from the
-    path), they decide; without them 20 % of each class are test, the same in every run, and the training pictures
-    come in shuffled order."""
+    """Base: <domain>/<class>/*. Lists `<domain>_train.txt` and `<domain>_test.txt` of a domain (lines "path label",
+    classes taken from the path) decide; without them 20 % of each class are test, and training pictures are
+    shuffled."""
 
     domain_names: ClassVar[tuple[str, ...]]
     folder: ClassVar[str]

@@ -104,9 +104,8 @@ def _dicom(raw: bytes, label: str, elements: list[str]) -> Any:
 
 def dicom_pixels(raw: bytes, label: str, notes: Any) -> np.ndarray:
     """Return the pixels of the DICOM file `label` from its bytes `raw`: grey as float32 [h, w] from 0 (black) to 255,
-    rescaled and through the first window, or from the range of the stored bits; uint8 [h, w] if that changes nothing,
-    and colours [h, w, 3]. `notes` count files. Raises `ValueError` and errors of pydicom for files of another kind, and
-    `MissingPackageError` for pixels that need a further package."""
+    rescaled and through the first window; uint8 if that changes nothing; colours [h, w, 3]. `notes` count files. Raises
+    `ValueError` and errors of pydicom for others, `MissingPackageError` for pixels that need a further package."""
     data, pixels = _dicom(raw, label, _PIXELS), _package("pydicom.pixels", label)
     if missing := [name for name in _PIXELS[:5] if name not in data]:
         raise ValueError(f"its header has no {missing[0]}")

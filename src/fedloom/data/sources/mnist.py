@@ -67,9 +67,8 @@ def idx_names(files: Files, train: str, test: str) -> list[str]:
 
 
 def parse_idx_set(files: Files, train: str, test: str, classes: tuple[str, ...] | None = None) -> ParsedSplits:
-    """Make a set from its four files; files, train, test as for `idx_names`, classes as for
-    `fedloom.data.labels.class_ids`. Raises `DataError` for images that are not [n, h, w], and for test labels above
-    all training labels."""
+    """Make a set from its four files; train, test as for `idx_names`, classes as for `class_ids`. Raises `DataError`
+    for images that are not [n, h, w], and for test labels above all training labels."""
     read = dict(files.read_each(names := idx_names(files, train, test)))
     x, y, x_test, y_test = (parse_idx(read.pop(name), files.display_name(name)) for name in names)
     if x.ndim != 3 or x.size == 0:

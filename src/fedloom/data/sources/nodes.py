@@ -70,7 +70,6 @@ class Nodes(Source):
     @field_validator("classes", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        """Accept whole numbers as class names."""
         is_list = isinstance(value, list | tuple)
         return [str(name) if type(name) is int else name for name in value] if is_list else value
 
@@ -105,7 +104,6 @@ class Nodes(Source):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
         return (len(self.features or ()),) if self.shape is None else self.shape
 
     def _is_indicator(self, feature: str) -> bool:
@@ -166,8 +164,7 @@ class Nodes(Source):
         return Dataset(x, y, self.classes, *self._scale(), features=features, group=data.group)
 
     def notes(self, data: Dataset, origin: str) -> list[str]:
-        """Return sentences on words of `data`'s columns that the federation has not agreed on. Raises as
-        `as_agreed`."""
+        """Return sentences on words of `data`'s columns that nodes have not agreed on. Raises as `as_agreed`."""
         unknown = self._columns(data, origin)[1] if self.features and data.features else {}
         counts = ", ".join(f"'{column}' ({count:,})" for column, count in unknown.items())[:300]
         sentence = f"{origin}: words that the federation has not agreed on are 0 in all features of their column"
@@ -232,8 +229,7 @@ class Nodes(Source):
 
 
 def _by_column(features: Sequence[str], columns: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return the words of each of `columns` (with "=" at the end), and the feature of each word; columns without the
-    "="."""
+    """Return the words of each of `columns` (ending in "="), and the feature of each word; columns without the "="."""
     words: dict[str, dict[str, str]] = {}
     for name in features:
         for end in _equals(name):

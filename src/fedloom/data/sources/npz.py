@@ -197,8 +197,7 @@ ArrayLike = Any
 
 def as_array(value: ArrayLike, origin: str, pictures: PictureNotes | None = None) -> np.ndarray:
     """Convert a value or a list to an array; Pillow pictures (counted in `pictures`) and tensors with gradients are
-    accepted. Raises `DataError`, with the origin, for masked values, whose mask would be lost, for sparse arrays,
-    and for values of other types."""
+    taken. Raises `DataError`, with the origin, for masked values, sparse arrays, and other types."""
     try:
         if isinstance(value, list | tuple) and any(map(_needs_conversion, value)):
             return np.asarray([as_array(element, origin, pictures) for element in value])

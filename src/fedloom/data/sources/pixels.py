@@ -153,14 +153,11 @@ def image_pixels(
     size: int | None = None,
     lower_bytes: Image.Image | None = None,
 ) -> np.ndarray:
-    """Return the pixels of a picture, [h, w] or [h, w, 3], turned as its EXIF orientation says.
-
-    Pixels are uint8, or float32 where the picture has 12 or 16 bits, from 0 to 255. Palettes become their colours.
-    Transparency is dropped, unless the whole drawing is in it: a picture of a single colour is laid over white, or over
-    black if its colour is light. channels: 1 for grey, 3 for colour; None makes all but grey pictures colour. size:
-    resized bilinearly to size x size; None keeps its size. lower_bytes: the lower bytes of colours with 16 bits, where
-    `image` has the upper ones. label, notes: names it, and counts oddities. Raises `DataError` for 32-bit pictures,
-    whose range no format states."""
+    """Return the pixels of a picture, [h, w] or [h, w, 3], turned as its EXIF orientation says: uint8, or float32 from
+    0 to 255 of 12 or 16 bits. Transparency is dropped, unless the whole drawing is in it: that is laid over white, or
+    black if light. channels: 1 for grey, 3 for colour; None makes all but grey pictures colour. size: resized
+    bilinearly; None keeps its size. lower_bytes: of colours with 16 bits, whose upper ones `image` has. label, notes:
+    names it, and counts oddities. Raises `DataError` for 32-bit pictures, whose range no format states."""
     from PIL import Image
 
     notes.total += 1
@@ -253,8 +250,7 @@ def _deep_grey(image: Image.Image, label: str, notes: PictureNotes) -> np.ndarra
 
 
 def _with_lower_bytes(raw: bytes, image: Image.Image, label: str, notes: PictureNotes) -> Image.Image | None:
-    """Return the picture with the lower bytes of 16-bit colours, of which Pillow reads the upper ones;
-    None for 8 bits."""
+    """Return the picture with the lower bytes of 16-bit colours, whose upper ones Pillow reads; None for 8 bits."""
     from PIL import Image
 
     tiles: list[Any] = list(getattr(image, "tile", []))  # (codec, extents, offset, raw mode or (raw mode, ...))
@@ -310,9 +306,8 @@ def picture_names(files: Files, names: Sequence[str]) -> list[str]:
 
 
 def decode(raw: bytes, label: str, size: int, channels: int, notes: PictureNotes | None = None) -> np.ndarray:
-    """Return one picture as [channels, size, size], resized bilinearly; `channels` is 1 (grey) or 3. Otherwise as
-    `read_pixels` of the bytes `raw`, named `label`. A NIfTI file becomes [channels, size, size] or [channels, size,
-    size, size]."""
+    """Return one picture as [channels, size, size], resized bilinearly; otherwise as `read_pixels` of the bytes `raw`,
+    named `label`. A NIfTI file becomes [channels, size, size] or [channels, size, size, size]."""
     pixels = read_pixels(raw, label, channels, notes or PictureNotes(), size)
     if medical.is_nifti(label):
         return np.repeat(pixels[None], channels, axis=0)

@@ -203,9 +203,8 @@ def from_clients(
 def owner_ids(
     owners: Sequence[ArrayLike | None], samples: Sequence[int], origin: str
 ) -> tuple[list[np.ndarray | None], list[str]]:
-    """Return ids [n] of the owners of each part's samples (None for a part without), and the owners' names in order.
-    samples: number of each part. Raises `DataError`, with the set as origin, for owners that are no whole numbers or
-    words."""
+    """Return ids [n] of the owners of each part's samples, and the owners' names in order. samples: number of each
+    part. Raises `DataError`, with the origin, for owners that are no whole numbers or words."""
     words: list[np.ndarray | None] = []
     for of, count in zip(owners, samples, strict=False):
         plain = None if of is None else as_string_array(as_array(of, origin))
@@ -221,7 +220,6 @@ def owner_ids(
 
 
 def _refuse_missing_owners(ids: Sequence[np.ndarray | None], owners: Sequence[str], origin: str) -> None:
-    """Raise `DataError` for owners that are empty or written as missing values are. ids: of each part's samples [n]."""
     missing = {*missing_marks(owners)}
     marks = [number for number, name in enumerate(owners) if not name.strip() or name in missing]
     for role, part in zip(("owners", "owners_test"), ids, strict=False):
@@ -236,9 +234,9 @@ def _refuse_missing_owners(ids: Sequence[np.ndarray | None], owners: Sequence[st
 
 
 def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, origin: str) -> list[ParsedSamples]:
-    """Split the samples `whole` of the set `origin` into a training and a test part: a share in (0, 1) of each of the
-    `classes` (number), or of each owner's samples where they are owned. Raises `DataError` for a share outside (0, 1),
-    labels of another length, and owners with too few samples."""
+    """Split the samples `whole` of the set `origin` into a training and a test part: a share of each of the `classes`
+    (number), or of each owner's samples where they are owned. Raises `DataError` for shares outside (0, 1), labels of
+    another length, and owners with too few samples."""
     if not 0 < share < 1:
         raise DataError(f"{origin}: test_share = {share}; need a share in (0, 1)")
     for kind, values in (("labels", whole.y), ("domain ids", whole.domain)):
@@ -352,8 +350,7 @@ _SUPPORTED_DATA = (
 
 
 def splits_from(data: Any, labels: Labels = "single") -> Splits:
-    """Recognise the data passed to `fedloom.scenario` by their type. labels: as in `from_arrays`. Raises `DataError`
-    for unsupported types."""
+    """Recognise data by their type; labels: as in `from_arrays`. Raises `DataError` for unsupported types."""
     if isinstance(data, Splits):
         return data
     # By the module's name, because importing datasets takes long, and it may not be installed.

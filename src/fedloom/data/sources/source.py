@@ -84,9 +84,8 @@ class Splits:
 
 
 class Source(BaseModel):
-    """Base of all sources: its fields are config keys, and `load` reads the data, once per scenario.
-
-    Subclasses register with `@source("name")`."""
+    """Base of all sources: its fields are config keys, and `load` reads the data, once per scenario. Subclasses
+    register with `@source("name")`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str] = ""
@@ -238,10 +237,9 @@ def stratified_split(
     groups: np.ndarray | None = None,
     owners: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row numbers of a training and a test part, shuffled: ceil(share * n) rows are test, of each class its
-    share, rounded by largest remainder; with groups [n], about so many of each class (and owner [n]), and whole
-    groups. labels: [n], integers, or [n, L], see `strata`. Raises `DataError`, with the set as origin, if a part is
-    empty."""
+    """Return shuffled row numbers of a training and a test part: ceil(share * n) rows are test, of each class its share
+    by largest remainder; with groups [n], about so many of each class (and owner [n]), in whole groups. labels: [n] or
+    [n, L], see `strata`. Raises `DataError`, with the origin, if a part is empty."""
     if groups is not None:
         is_test = group_split(groups, labels, (1 - share, share), rng, owners) == 1
         if not is_test.any():

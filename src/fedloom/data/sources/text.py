@@ -58,8 +58,7 @@ class Texts:
 
 
 def words(text: str) -> list[str]:
-    """Return lower-case words: letters and digits of any script, with inner apostrophes; HTML line breaks
-    are spaces."""
+    """Return lower-case words: letters and digits of any script, inner apostrophes; HTML line breaks are spaces."""
     tokens: list[str] = _WORD.findall(_BREAK.sub(" ", text).lower())
     return tokens
 
@@ -117,8 +116,7 @@ def refuse_unspaced(texts: Sequence[str], origin: str) -> None:
 
 
 def token_notes(ids: np.ndarray, origin: str) -> list[str]:
-    """Return sentences on texts that hold no token, and on many unknown tokens; ids [n, length] of the
-    texts `origin`."""
+    """Return sentences on texts (`origin`) without a token, and on many unknown tokens; ids [n, length]."""
     notes, empty = [], int((ids == PADDING).all(1).sum())
     total, unknown = int((ids != PADDING).sum()), int((ids == UNKNOWN).sum())
     if empty:
@@ -176,8 +174,7 @@ def read_tsv(
     files: Files, train: str, test: str, *, separator: str = "\t", classes: Sequence[str] | None = None
 ) -> tuple[Texts, Texts, tuple[str, ...]]:
     """Read both parts (names `train` and `test` of files) of a set, and its class names. separator: between label and
-    text. classes: names in the order of their ids; None takes the training labels, in numerical order if all are
-    integers."""
+    text. classes: names in the order of their ids; None takes the sorted training labels."""
     rows = [_rows(files, name, separator) for name in (train, test)]
     words_of = [[label for label, _ in part] for part in rows]
     ids, class_names = named_ids(words_of, [files.display_name(name) for name in (train, test)], classes)

@@ -36,10 +36,9 @@ class StepKind:
 
 @dataclass(slots=True)
 class PhaseKind:
-    """Phases whose steps do the same on tensors of the same layout, apart from sizes of batches.
-
-    The first one's objects are kept, because their ids are in the key. No more of its steps is kept: they refer to the
-    worker, and that to this stepper, so the nets of a run would stay until the garbage collector comes by."""
+    """Phases whose steps do the same on tensors of the same layout, apart from sizes of batches. The first one's
+    objects are kept, because their ids are in the key. No more of its steps is kept: they refer to the worker, and that
+    to this stepper, so the nets of a run would stay until the garbage collector comes by."""
 
     loaded_net: LoadedNet
     phase: Train | Collect

@@ -334,10 +334,8 @@ _TEXTS = ("text", "sentence", "content", "review", "document")
 
 
 def hub_keys(dataset: str, label: str | None) -> Keys:
-    """Return the keys of the source `hf` for a data set, owner/name, with the column `label`.
-
-    Raises `DataError` if the package is missing, the set is unknown, or has no class column for its pictures or texts.
-    """
+    """Return the keys of the source `hf` for a data set, owner/name, with the column `label`. Raises `DataError` if the
+    package is missing, the set is unknown, or has no class column for its pictures or texts."""
     try:
         import datasets
     except ImportError:

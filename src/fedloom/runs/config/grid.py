@@ -40,16 +40,14 @@ def variants(
 def grid_points(
     values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
 ) -> list[GridPoint]:
-    """Return one run for each combination of listed values, method and seed, the seed changing fastest.
-
-    A list is one value where its key takes it (e.g. `scenario.skews`, or `model` for groups of clients), otherwise its
-    elements are compared; so a list of such lists compares them. Where kinds are compared (`scenario.partition=[iid,
-    dirichlet]`), each gets the keys that it knows. A run that would come twice, because its method does not know an
-    option that is compared, comes once.
-
-    values, methods, seeds: as for `variants`. Without methods: those of the key `method`, if it is a list; else fedavg,
-    and the one that `method` names, or fedsc. Without seeds: those of the key `seed`, if it is a list, else three.
-    Raises `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands twice in its list."""
+    """Return one run for each combination of listed values, method and seed, the seed changing fastest. A list is one
+    value where its key takes it (e.g. `scenario.skews`, or `model` for groups of clients), otherwise its elements are
+    compared; so a list of such lists compares them. Where kinds are compared (`scenario.partition=[iid, dirichlet]`),
+    each gets the keys that it knows. A run that would come twice, because its method does not know an option that is
+    compared, comes once. values, methods, seeds: as for `variants`. Without methods: those of the key `method`, if it
+    is a list; else fedavg, and the one that `method` names, or fedsc. Without seeds: those of the key `seed`, if it is
+    a list, else three. Raises `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands
+    twice in its list."""
     plain = copied(values)
     for key, argument in (("method", methods), ("seed", seeds)):
         if argument is not None and isinstance(plain.get(key), list):

@@ -273,10 +273,9 @@ def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read a YAML file, and change it by words `key=value`: dots lead into sections, or to an index of a list; values
-    are YAML, and null drops a key that takes no null.
-
-    Another kind (partition, source, model, optimiser, attack, method) drops the keys of the file that only the former
-    kind knows, and one warning says which. Raises `ConfigError` for a file or a word that cannot be read."""
+    are YAML, and null drops a key that takes no null. Another kind (partition, source, model, optimiser, attack,
+    method) drops the keys of the file that only the former kind knows, and one warning says which. Raises `ConfigError`
+    for a file or a word that cannot be read."""
     values = {} if path is None else read_yaml(path) or {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a config is a mapping of keys to values, this is a {type(values).__name__}")

@@ -36,9 +36,8 @@ def _metric_name(metric: Any) -> str:
 
 
 class NewcomersConfig(Section):
-    """How clients that never trained (`scenario.held_out`) are served before their tests after the last round.
-
-    All of them are also tested without tuning, and with a model that they train alone from the initial weights."""
+    """How clients that never trained (`scenario.held_out`) are served before their tests after the last round. All of
+    them are also tested without tuning, and with a model that they train alone from the initial weights."""
 
     shots: tuple[Annotated[int, Field(ge=1)] | Literal["all"], ...] = Field(
         ("all",),
@@ -285,9 +284,8 @@ class EarlyStoppingConfig(Section):
 
 
 class DriftConfig(Section):
-    """Drift during training, measured in every round: how the clients' updates differ.
-
-    It changes no number of the run."""
+    """Drift during training, measured in every round: how the clients' updates differ. It changes no number of the
+    run."""
 
     decompose_every: int = Field(
         0,
@@ -299,10 +297,9 @@ class DriftConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """When checkpoints are written and how many are kept. One is always written at the end.
-
-    With `evaluation.select: best_val` one is also written after each round that is the best so far on validation data,
-    and the checkpoint of the best round is always kept."""
+    """When checkpoints are written and how many are kept. One is always written at the end. With `evaluation.select:
+    best_val` one is also written after each round that is the best so far on validation data, and the checkpoint of the
+    best round is always kept."""
 
     seconds: float = Field(
         5.0,

@@ -28,13 +28,11 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def graph_bytes(module: nn.Module, metadata: ExportMetadata, graph_format: GraphFormat) -> tuple[bytes, Graph]:
-    """Return the bytes of a file with a module's computation and weights, and how the graph is called.
-
-    The graph takes x [B, *metadata.input.shape] as the module does, normalised or as token ids, with any B, and returns
-    class scores [B, C]. The bytes are read again, and their scores of random samples compared with the module's.
-
-    Raises `ConfigError` for a module that the exporter cannot export, for scores that differ by more than `TOLERANCE`,
-    and if a package is missing."""
+    """Return the bytes of a file with a module's computation and weights, and how the graph is called. The graph takes
+    x [B, *metadata.input.shape] as the module does, normalised or as token ids, with any B, and returns class scores
+    [B, C]. The bytes are read again, and their scores of random samples compared with the module's. Raises
+    `ConfigError` for a module that the exporter cannot export, for scores that differ by more than `TOLERANCE`, and if
+    a package is missing."""
     name = metadata.architecture.model
     missing = [package for package in ("onnx", "onnxscript") if importlib.util.find_spec(package) is None]
     if graph_format == "onnx" and missing:

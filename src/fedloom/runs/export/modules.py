@@ -85,10 +85,9 @@ class Training(_Part):
 
 
 class Graph(_Part):
-    """How an exported graph is called, and how it was checked against the module.
-    The first dimension of inputs and outputs is the batch, of any size. opset: version of ONNX's operators; None for
-    torch.export. difference: the largest one between class scores of the graph and of the module, over batches of
-    random samples of these sizes."""
+    """How an exported graph is called, and how it was checked against the module. The first dimension of inputs and
+    outputs is the batch, of any size. opset: version of ONNX's operators; None for torch.export. difference: the
+    largest one between class scores of the graph and of the module, over batches of random samples of these sizes."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -100,9 +99,8 @@ class Graph(_Part):
 
 
 class Decision(_Part):
-    """A threshold on the log odds of the class `label`, for which samples are taken from it on.
-    positives, negatives: validation samples of the class and of all others, by which `rule` chose it after the
-    `round`."""
+    """A threshold on the log odds of the class `label`, for which samples are taken from it on. positives, negatives:
+    validation samples of the class and of all others, by which `rule` chose it after the `round`."""
 
     label: str
     threshold: float
@@ -286,9 +284,8 @@ def module_of(
 
 
 def module_of_metadata(metadata: ExportMetadata, tree: Tree, user_model: OwnModel | None) -> nn.Module:
-    """Return the module that `metadata` describes, with the weights `tree`, in evaluation mode.
-    Raises `ConfigError` if it is missing and for models that are not registered, `RunFolderError` for weights that do
-    not fit."""
+    """Return the module that `metadata` describes, with the weights `tree`, in evaluation mode. Raises `ConfigError` if
+    it is missing and for models that are not registered, `RunFolderError` for weights that do not fit."""
     if user_model is not None and (isinstance(user_model, Sequence) or not metadata.architecture.given):
         problem = f"{metadata.weights} fits the {metadata.architecture.model} of its .json; one module at most"
         raise ConfigError(f"model: {problem}")

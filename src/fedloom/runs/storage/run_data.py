@@ -30,12 +30,11 @@ SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunData:
-    """A finished run as plain data.
-    numbers, rows, config, scenario: the contents of summary.json, metrics.jsonl, config.yaml and scenario.json. folder:
-    the run folder, None if the run was not kept on disk. cell: the names of the setting and the row in the study that
-    the run belongs to. family: its row's there, as planned; empty without a plan. client_details, drift_rounds: the
-    contents of clients.json and drift.jsonl; None reads them when they are needed. memory: config, scenario and weights
-    (`Memory` of a run) that the folder does not hold."""
+    """A finished run as plain data. numbers, rows, config, scenario: the contents of summary.json, metrics.jsonl,
+    config.yaml and scenario.json. folder: the run folder, None if the run was not kept on disk. cell: the names of the
+    setting and the row in the study that the run belongs to. family: its row's there, as planned; empty without a plan.
+    client_details, drift_rounds: the contents of clients.json and drift.jsonl; None reads them when they are needed.
+    memory: config, scenario and weights (`Memory` of a run) that the folder does not hold."""
 
     numbers: dict[str, Any]
     rows: list[log.Row]
@@ -78,9 +77,8 @@ class RunData:
 
     def confusions(self) -> dict[int, Confusion]:
         """Each client's test samples after the last round, by client: true class, predicted class and samples of the
-        pairs that occur.
-        Empty where the run tested no clients, has more than 256 classes, or is of an earlier version. Raises
-        `RunFolderError` if the file is damaged."""
+        pairs that occur. Empty where the run tested no clients, has more than 256 classes, or is of an earlier version.
+        Raises `RunFolderError` if the file is damaged."""
         details, confusions = self.client_details, dict[int, Confusion]()
         classes = len(self.scenario.get("classes") or ())
         try:
