@@ -54,8 +54,7 @@ class MeanOverSamples(Metric):
 class NatsOverSamples(MeanOverSamples):
     """A mean in nats, 0 or more. It may be infinite or NaN, if the model diverged."""
 
-    may_diverge: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool] = False
+    may_diverge, higher_is_better = True, False
 
     def check(self, total: int) -> None:
         super().check(total)
@@ -91,9 +90,7 @@ class AttackSuccess(Metric):
     fooled: int
     aimed: int
     over: ClassVar[Literal["clients", "samples", "honest samples"]] = "honest samples"
-    detailed: ClassVar[bool] = False
-    multi_label: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool] = False
+    multi_label, detailed, higher_is_better = True, False, False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -191,9 +188,7 @@ class ExactMatch(OverLabels):
 class LabelLoss(OverLabels):
     """The mean binary cross-entropy in nats of the recorded labels."""
 
-    detailed: ClassVar[bool] = False
-    may_diverge: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool | None] = False
+    may_diverge, detailed, higher_is_better = True, False, False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:

@@ -134,8 +134,7 @@ class Recall(ClassCounts):
 class RecallOfAll(Recall):
     """The mean recall over all classes of the data, 0 for one without tested samples."""
 
-    on_request: ClassVar[bool] = True
-    class_set: ClassVar[str] = _EVERY
+    on_request, class_set = True, _EVERY
 
 
 @METRICS.register("specificity")
@@ -154,8 +153,7 @@ class Specificity(ClassCounts):
 class PositivePredictiveValue(ClassCounts):
     """Precision by class, and its mean over the classes that were predicted."""
 
-    on_request: ClassVar[bool] = True
-    class_set: ClassVar[str] = _DEFINED
+    on_request, class_set = True, _DEFINED
 
     def by_class(self) -> Tensor:
         return self.precision()
@@ -166,8 +164,7 @@ class NegativePredictiveValue(ClassCounts):
     """The share of the samples not taken for a class that are not of it, as a mean over classes.
     A class for which all samples are taken has none."""
 
-    on_request: ClassVar[bool] = True
-    class_set: ClassVar[str] = _DEFINED
+    on_request, class_set = True, _DEFINED
 
     def by_class(self) -> Tensor:
         true, predicted, correct = self.vectors().double()
@@ -205,25 +202,21 @@ class NpvAtPrevalence(NegativePredictiveValue, metaclass=AtLevel):
 class Precision(PositivePredictiveValue):
     """Precision by class, and its mean over the classes that were tested or predicted, 0 for one never predicted."""
 
-    multi_label: ClassVar[bool] = True
-    on_request: ClassVar[bool] = False
-    class_set: ClassVar[str] = _MET
+    multi_label, on_request, class_set = True, False, _MET
 
 
 @METRICS.register("precision_all")
 class PrecisionOfAll(Precision):
     """The mean precision over all classes of the data, 0 for one that was never predicted."""
 
-    on_request: ClassVar[bool] = True
-    class_set: ClassVar[str] = _EVERY
+    on_request, class_set = True, _EVERY
 
 
 @METRICS.register("macro_f1")
 class MacroF1(ClassCounts):
     """The mean F1 over the classes that the tested samples have or that were predicted."""
 
-    multi_label: ClassVar[bool] = True
-    class_set: ClassVar[str] = _MET
+    multi_label, class_set = True, _MET
 
     def by_class(self) -> Tensor:
         return self.f1()
@@ -233,8 +226,7 @@ class MacroF1(ClassCounts):
 class MacroF1OfAll(MacroF1):
     """The mean F1 over all classes of the data, 0 for one neither tested nor predicted."""
 
-    on_request: ClassVar[bool] = True
-    class_set: ClassVar[str] = _EVERY
+    on_request, class_set = True, _EVERY
 
 
 @METRICS.register("weighted_f1")
@@ -252,8 +244,7 @@ class WeightedF1(ClassCounts):
 class MicroF1(ClassCounts):
     """F1 of the samples of all classes together. Of one label a sample it is the accuracy."""
 
-    on_request: ClassVar[bool] = True
-    multi_label: ClassVar[bool] = True
+    on_request = multi_label = True
     weights: ClassVar[tuple[float, float]] = (0.5, 0.5)  # of true and of predicted samples, in the denominator
 
     def compute(self) -> float:

@@ -7,7 +7,7 @@ together and not by client. Log odds of a class count as risks; in a bin, as at 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -25,11 +25,8 @@ _FINE_BINS = 4096
 class OfConfidence(Metric):
     """A calibration error, which is reported on all samples together."""
 
-    over: ClassVar[Literal["clients", "samples", "honest samples"]] = "samples"
-    detailed: ClassVar[bool] = False
-    needs_scores: ClassVar[bool] = True
-    may_diverge: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool | None] = False
+    over = "samples"
+    detailed, needs_scores, may_diverge, higher_is_better = False, True, True, False
 
 
 @METRICS.register("ece")
@@ -130,9 +127,7 @@ class AdaptiveCalibrationError(OfConfidence):
 class Brier(MeanOverSamples):
     """The Brier score: the mean squared distance of the probabilities to the true class, from 0 to 2 (Brier 1950)."""
 
-    needs_scores: ClassVar[bool] = True
-    may_diverge: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool | None] = False
+    needs_scores, may_diverge, higher_is_better = True, True, False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -192,10 +187,8 @@ class CalibrationSlope(ClassScores):
     Below 1 the model is overconfident. Of two classes the value is that of the second, of more a mean. A class that a
     threshold separates from the others has none."""
 
-    over: ClassVar[Literal["clients", "samples", "honest samples"]] = "samples"
-    detailed: ClassVar[bool] = False
-    on_request: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool | None] = None
+    over = "samples"
+    detailed, on_request, higher_is_better = False, True, None
     place: ClassVar[int] = 1  # in what `calibration` returns
 
     def compute(self) -> float:
