@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
@@ -27,30 +27,21 @@ from fedloom.data.views import Indices, Views, hold_out, matched_tests, select, 
 Tests = Literal["shares", "matched"]
 
 
-class OwnSplit(BaseModel):
+class OwnSplit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Every client's samples split by class into training, validation and test parts, in these proportions. Each client
     is then tested on its own part. The global test set is the union of all clients' test parts."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     train: float = Field(
         gt=0,
-        allow_inf_nan=False,
         description="Training part of each client's samples, relative to `val` and `test`; the three numbers need "
         "not sum to 1.",
         examples=[0.7],
     )
     val: float = Field(
-        0.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="Validation part of each client's samples, relative to `train` and `test`.",
+        0.0, ge=0, description="Validation part of each client's samples, relative to `train` and `test`."
     )
     test: float = Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Test part of each client's samples, relative to `train` and `val`.",
-        examples=[0.3],
+        gt=0, description="Test part of each client's samples, relative to `train` and `val`.", examples=[0.3]
     )
     pool: Literal["train", "all"] = Field(
         "train",

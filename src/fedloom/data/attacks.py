@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, short_repr
@@ -23,10 +23,9 @@ from fedloom.data.scenario import Scenario
 ATTACKS: Registry[type[Attack]] = Registry("attack", home="fedloom.data.attacks")
 
 
-class Attack(BaseModel):
+class Attack(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all attacks: its fields are its config keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     kind: ClassVar[str] = ""
     """The name under which it is registered."""
     min_bad: ClassVar[int] = 1

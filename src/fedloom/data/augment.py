@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
@@ -18,10 +18,8 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.views import Indices
 
 
-class Augmentation(BaseModel):
+class Augmentation(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Random changes of training images, in this order: crop, flip, rotate. The default does nothing."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     crop: int = Field(
         0,
@@ -35,7 +33,6 @@ class Augmentation(BaseModel):
         0.0,
         ge=0,
         le=180,
-        allow_inf_nan=False,
         description="Largest angle of a rotation about the centre, in degrees; angles are uniform in [-rotate, "
         "rotate], with bilinear interpolation (torchvision's default is the nearest pixel).",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import BaseModel, Field, StrictInt, model_validator
 
 from fedloom.core.errors import ConfigError, suggest_name
 from fedloom.data.dataset import Dataset
@@ -23,10 +23,8 @@ _SHOWN = 10  # ids in a note
 MIN_TRAINING_CLIENTS = 2  # that must remain for training
 
 
-class HeldOut(BaseModel):
+class HeldOut(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Clients that never train: a share of all clients, a list of their ids, or all data of one domain."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     share: float | None = Field(
         None,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import Record
@@ -173,10 +173,8 @@ _NO_TIME_LIMIT = {
 }
 
 
-class EngineChoice(BaseModel):
+class EngineChoice(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """The engine that runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Literal["auto", "serial", "threads", "processes", "batched", "ray"] = Field(
         "auto",
@@ -211,14 +209,12 @@ class EngineChoice(BaseModel):
     client_seconds: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
         description="Longest time for the work of one client, in seconds, with more than one process (not with "
         "threads or on Ray); null sets no limit.",
     )
     state_budget_mb: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
         description="Size of client states that stay in memory, in MiB; the others go to disk. Null sets no limit.",
     )
     device: str = Field(

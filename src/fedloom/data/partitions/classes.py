@@ -169,17 +169,9 @@ class Pathological(FixedClasses):
         array([4, 4, 4, 4, 4, 4, 4, 4, 4, 4])
     """
 
-    low: float = Field(
-        0.4,
-        gt=0,
-        allow_inf_nan=False,
-        description="Lower end of the uniform draw that decides a client's share of a class.",
-    )
+    low: float = Field(0.4, gt=0, description="Lower end of the uniform draw that decides a client's share of a class.")
     high: float = Field(
-        0.6,
-        gt=0,
-        allow_inf_nan=False,
-        description="Upper end of the uniform draw that decides a client's share of a class.",
+        0.6, gt=0, description="Upper end of the uniform draw that decides a client's share of a class."
     )
 
     @model_validator(mode="after")

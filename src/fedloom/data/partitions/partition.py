@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_if_path
@@ -29,12 +29,7 @@ MinSamples = Annotated[
     ),
 ]
 Alpha = Annotated[
-    float,
-    Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Concentration of the Dirichlet distribution; small values mean strong label skew.",
-    ),
+    float, Field(gt=0, description="Concentration of the Dirichlet distribution; small values mean strong label skew.")
 ]
 MaxDraws = Annotated[int, Field(ge=1, description="Largest number of draws before the partition is refused.")]
 
@@ -62,10 +57,9 @@ class Dealt:
     notes: tuple[str, ...] = ()
 
 
-class Partition(BaseModel):
+class Partition(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all partitions: its fields are its config keys, `deal` is pure in its arguments."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str] = ""
     """The name under which it is registered."""
     takes_thinned: ClassVar[bool] = True

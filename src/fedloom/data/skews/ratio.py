@@ -33,7 +33,6 @@ class Ratio(Skew):
     base: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
         description="Number of samples that `ratio` is a share of: client k keeps floor(ratio base) samples. Null "
         "takes the client's own number.",
         examples=[743.8],
@@ -79,7 +78,6 @@ class LongTail(Skew):
 
     rho: float = Field(
         ge=1,
-        allow_inf_nan=False,
         description="Size of the largest class divided by the size of the smallest; 1 keeps all classes equally large.",
         examples=[100],
     )
@@ -118,10 +116,7 @@ class Noise(Skew):
         skews: [{name: noise, sigma: 15}]"""
 
     sigma: float = Field(
-        ge=0,
-        allow_inf_nan=False,
-        description="Standard deviation of the noise of the last client, in grey levels of 255.",
-        examples=[15],
+        ge=0, description="Standard deviation of the noise of the last client, in grey levels of 255.", examples=[15]
     )
     noise_space: Literal["pixel", "normalised-clamped"] = Field(
         "pixel",

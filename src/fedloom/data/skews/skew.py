@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
@@ -23,12 +23,11 @@ from fedloom.data.views import Indices
 SKEWS: Registry[type["Skew"]] = Registry("skew", home="fedloom.data.skews")
 
 
-class Skew(BaseModel):
+class Skew(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all skews: its fields are its config keys. A skew works at one of two moments, or at both; each default
     changes nothing. Both are pure in their arguments, and no sample is ever copied per client: where pixels change, one
     changed copy of the whole array takes its place."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str] = ""
     """The name under which it is registered."""
 
@@ -158,7 +157,7 @@ _CHANGES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-Angle = Annotated[float, Field(ge=-360, le=360, allow_inf_nan=False)]
+Angle = Annotated[float, Field(ge=-360, le=360)]
 
 
 @skew("rotations")

@@ -73,12 +73,8 @@ class Synthetic(DrawnSource):
 
         scenario: {source: synthetic, model_spread: 1, input_spread: 1, partition: natural}"""
 
-    model_spread: float = Field(
-        1.0, ge=0, allow_inf_nan=False, description="How far the devices' models lie apart, the paper's alpha."
-    )
-    input_spread: float = Field(
-        1.0, ge=0, allow_inf_nan=False, description="How far the devices' inputs lie apart, the paper's beta."
-    )
+    model_spread: float = Field(1.0, ge=0, description="How far the devices' models lie apart, the paper's alpha.")
+    input_spread: float = Field(1.0, ge=0, description="How far the devices' inputs lie apart, the paper's beta.")
     same_model: bool = Field(
         False,
         description="Whether all devices share one model, of entries N(0, 1), and one distribution of inputs, with "

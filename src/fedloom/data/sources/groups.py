@@ -6,17 +6,15 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import MISSING_MARKS, as_string_array
 from fedloom.data.views import Indices
 
 
-class GroupPattern(BaseModel):
+class GroupPattern(BaseModel, extra="forbid", frozen=True):
     """Groups by the names of files."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     pattern: str = Field(
         description="Regular expression with one group in parentheses, which finds the id of the group in the path of "

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -83,11 +82,10 @@ class Splits:
         return 0 if domain is None else len(np.unique(domain.numpy()))
 
 
-class Source(BaseModel):
+class Source(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all sources: its fields are config keys, and `load` reads the data, once per scenario. Subclasses
     register with `@source("name")`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str] = ""
     """The name it is registered under."""
     model: ClassVar[str] = "lenet5"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import nn
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
@@ -18,10 +18,8 @@ from fedloom.nets.user_model import UserModel, class_name, model_digest
 from fedloom.runs.config.keys import check_options
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(BaseModel, extra="allow", frozen=True):
     """A model with options: `{name: mlp, hidden: [100]}`."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = Field(
         description="Name of a registered model; add its options next to this key. `fedloom models` lists them.",
@@ -52,10 +50,8 @@ class ModelConfig(BaseModel):
         check_options(self.name, self.options())
 
 
-class UserModelConfig(ModelConfig):
+class UserModelConfig(ModelConfig, extra="forbid", frozen=True, arbitrary_types_allowed=True):
     """A model that was passed as a Python object, described by these fields. The object itself is stored nowhere."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     name: Literal["given"] = Field("given", description="Mark of a model from Python.")
     module: str = Field(description="Class of the module.")

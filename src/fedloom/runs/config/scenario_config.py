@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
 from fedloom.core.registry import Registry
@@ -26,10 +26,8 @@ from fedloom.runs.config.keys import build_named, built
 _SECTION = "scenario.public"
 
 
-class PublicConfig(BaseModel):
+class PublicConfig(BaseModel, extra="allow", frozen=True):
     """Data at the server from a second source. The section has these keys and those of the source."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     source: str = Field(
         description="Data source of the server's data, by name; add the keys of the source next to this one.",
@@ -92,10 +90,8 @@ def _stamps(part: Any) -> list[tuple[int, int] | None]:
 _MAX_NODES = 1_000_000
 
 
-class ScenarioConfig(BaseModel):
+class ScenarioConfig(BaseModel, extra="allow", frozen=True):
     """The data of the clients and how they are dealt. It also takes the keys of its source and partition."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     source: str = Field(
         "digits",

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_serializer, model_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import Criterion
@@ -13,10 +13,8 @@ from fedloom.evaluation.metrics import ALWAYS
 from fedloom.evaluation.own_metrics import register_metric
 
 
-class Section(BaseModel):
+class Section(BaseModel, extra="forbid", frozen=True):
     """A part of a config: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _refuse_repeated(key: str, values: Sequence[Any]) -> None:

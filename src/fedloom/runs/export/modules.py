@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import nn
@@ -37,10 +37,8 @@ SUFFIX = ".safetensors"
 SUFFIXES: Mapping[ExportFormat, str] = {"safetensors": SUFFIX, "onnx": ".onnx", "torch-export": ".pt2"}
 
 
-class _Part(BaseModel):
+class _Part(BaseModel, frozen=True, extra="ignore"):
     """A base of metadata that ignores unknown keys, because a later version may have written them."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Architecture(_Part):

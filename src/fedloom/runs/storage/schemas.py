@@ -4,7 +4,7 @@ Run folders are shared, and a checksum does not show that a value was changed on
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
+from pydantic import BaseModel, Field, InstanceOf, ValidationError
 
 from fedloom.core.errors import short_repr
 
@@ -18,10 +18,8 @@ Amount = Annotated[float, Field(ge=0, le=1e30)]
 Word = Annotated[str, Field(max_length=10_000)]
 
 
-class _Plain(BaseModel):
+class _Plain(BaseModel, extra="ignore", strict=True, allow_inf_nan=False):
     """Plain values of exactly these types; keys that only another version knows are left alone."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
 class _Seconds(_Plain):
