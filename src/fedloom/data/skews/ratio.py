@@ -33,6 +33,7 @@ class Ratio(Skew):
     base: float | None = Field(
         None,
         gt=0,
+        allow_inf_nan=False,
         description="Number of samples that `ratio` is a share of: client k keeps floor(ratio base) samples. Null "
         "takes the client's own number.",
         examples=[743.8],
@@ -64,7 +65,7 @@ def per_client(key: str, value: float | tuple[float, ...], clients: int) -> np.n
 
 
 @skew("long-tail")
-class LongTail(Skew):
+class LongTail(Skew, allow_inf_nan=False):
     """Exponential long tail over all clients, before the partition; the test set stays as it is.
 
     Class j of 0 .. C-1 keeps n_j = floor(n_max (1 / rho)^(j / (C - 1))) random training samples, n_max = n / C, or all
@@ -107,7 +108,7 @@ _AT_ONCE = 1024
 
 
 @skew("noise")
-class Noise(Skew):
+class Noise(Skew, allow_inf_nan=False):
     """Gaussian noise on all images of client i, of standard deviation sigma_i = sigma i / (N - 1): client 0 has none.
 
     Fed-CO2, Fig. 5 (10 clients, sigma 0, 5, 10, 15, 20). Drawn once per image, from a stream that does not depend on

@@ -23,7 +23,7 @@ from fedloom.data.views import Indices
 SKEWS: Registry[type["Skew"]] = Registry("skew", home="fedloom.data.skews")
 
 
-class Skew(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+class Skew(BaseModel, extra="forbid", frozen=True):
     """Base of all skews: its fields are its config keys. A skew works at one of two moments, or at both; each default
     changes nothing. Both are pure in their arguments, and no sample is ever copied per client: where pixels change, one
     changed copy of the whole array takes its place."""
@@ -157,7 +157,7 @@ _CHANGES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-Angle = Annotated[float, Field(ge=-360, le=360)]
+Angle = Annotated[float, Field(ge=-360, le=360, allow_inf_nan=False)]
 
 
 @skew("rotations")
