@@ -33,8 +33,7 @@ class OwnSplit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
 
     train: float = Field(
         gt=0,
-        description="Training part of each client's samples, relative to `val` and `test`; the three numbers need "
-        "not sum to 1.",
+        description="Training part of each client's samples, relative to `val` and `test`; they need not sum to 1.",
         examples=[0.7],
     )
     val: float = Field(
@@ -45,8 +44,7 @@ class OwnSplit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     )
     pool: Literal["train", "all"] = Field(
         "train",
-        description="Samples that are dealt and split: `train` leaves the official test set unused, `all` merges "
-        "it in.",
+        description="Samples that are dealt and split: `train` leaves the official test set unused, `all` adds it.",
     )
 
     @property

@@ -33,8 +33,7 @@ class Attack(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
 
     share: float = Field(
         0.2,
-        description="Share of all clients that misbehave, at least 0 and below 0.5; it is rounded down to whole "
-        "clients.",
+        description="Share of all clients that misbehave, from 0 to below 0.5, rounded down to whole clients.",
         examples=[0.2],
     )
 
@@ -90,15 +89,13 @@ class LabelFlip(Attack):
     source: int | None = Field(
         None,
         ge=0,
-        description="Number of the class that becomes `target`; null (with `target` null) flips every class c to C "
-        "- 1 - c.",
+        description="Number of the class that becomes `target`; null (with `target` null) flips each c to C - 1 - c.",
         examples=[5],
     )
     target: int | None = Field(
         None,
         ge=0,
-        description="Number of the class that samples of `source` get as their label; it is set together with "
-        "`source`.",
+        description="Number of the class that samples of `source` get as their label; goes with `source`.",
         examples=[3],
     )
 

@@ -190,9 +190,8 @@ def multi_label_notes(origin: str, classes: Sequence[str], train: np.ndarray, te
         for value, what in ((1, "a positive"), (0, "a negative")):
             absent = [name for name, present in zip(classes, (labels == value).any(0), strict=True) if not present]
             if absent:
-                notes.append(
-                    f"{origin} ({part}): labels without {what} here ({len(absent)}): {', '.join(absent)[:200]}"
-                )
+                problem = f"labels without {what} here ({len(absent)}): {', '.join(absent)[:200]}"
+                notes.append(f"{origin} ({part}): {problem}")
         if count := int((labels < 0).all(1).sum()):
             notes.append(f"{origin} ({part}): {count:,} of {len(labels):,} samples record none of the labels")
     return notes

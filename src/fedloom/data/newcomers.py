@@ -30,8 +30,7 @@ class HeldOut(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         None,
         gt=0,
         lt=1,
-        description="Share of the clients with training and test data that is drawn, rounded to whole clients, one at "
-        "least.",
+        description="Share of the clients with training and test data that is drawn, rounded, at least one client.",
         examples=[0.2],
     )
     clients: tuple[StrictInt, ...] | None = Field(
@@ -93,10 +92,8 @@ def without_newcomers(scenario: Scenario, newcomers: Sequence[int]) -> Scenario:
     held = np.asarray(newcomers, np.int64)
     training, others = _of_clients(scenario, rest), _of_clients(scenario, held)
     shown = ", ".join(map(str, newcomers[:_SHOWN])) + (", ..." if len(newcomers) > _SHOWN else "")
-    note = (
-        f"{len(newcomers)} of {scenario.clients} clients never train ({shown}); the others are renumbered from 0, "
-        "and all later keys, such as participation, count them alone"
-    )
+    detail = "the others are renumbered from 0, and all later keys, such as participation, count them alone"
+    note = f"{len(newcomers)} of {scenario.clients} clients never train ({shown}); {detail}"
     notes = (*scenario.notes, note)
     return replace(training, newcomers=others, newcomer_ids=tuple(newcomers), notes=notes)
 
@@ -157,10 +154,8 @@ class LeftOutDomain:
 
     def add_to(self, scenario: Scenario, newcomer: Scenario) -> Scenario:
         """Return a scenario with the domain as its only newcomer (a scenario of one client)."""
-        note = (
-            f"domain {self.name} never trains ({len(self.train):,} training samples); the {scenario.clients} clients "
-            "hold the other domains"
-        )
+        detail = f"the {scenario.clients} clients hold the other domains"
+        note = f"domain {self.name} never trains ({len(self.train):,} training samples); {detail}"
         # One array serves both: its rows are the same, and skews leave samples without a client unchanged.
         newcomer = replace(newcomer, train_set=scenario.train_set)
         return replace(scenario, newcomers=newcomer, newcomer_ids=(scenario.clients,), notes=(*scenario.notes, note))

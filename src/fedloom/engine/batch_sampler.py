@@ -103,7 +103,6 @@ class BatchSampler:
         return EpochBatches(self._of_passes, Draws(draws.order, None), sent_to(indices, self.data.y.device), 0)
 
     def pass_batch(self, indices: Tensor) -> Batch:
-        """Return samples without augmentation, as one batch."""
         return Batch(self.data.gather(indices), self.data.y[indices])
 
     def gather(self, indices: Tensor, draws: Draws) -> Tensor:
@@ -122,8 +121,8 @@ class PhaseSamples(NamedTuple):
 
 
 class EpochBatches:
-    """The batches of one epoch, taken from first to last. Small ones are gathered several at a time, as a block. epoch:
-    its number in the phase, from 0. order: its samples [n]. position: number of batches taken or skipped."""
+    """The batches of one epoch, taken from first to last; small ones are gathered several at a time, as a block. epoch:
+    its number, from 0. order: its samples [n]. position: batches taken or skipped."""
 
     def __init__(self, sampler: BatchSampler, draws: Draws, order: Tensor, epoch: int) -> None:
         self._sampler, self._draws, self.order, self.epoch = sampler, draws, order, epoch
@@ -141,7 +140,6 @@ class EpochBatches:
         self._last -= 1
 
     def restore(self) -> None:
-        """Make the batch available that `keep_back` left out."""
         self._last += 1
 
     @property
@@ -174,7 +172,6 @@ class EpochBatches:
         return self._block[1][self.slot]
 
     def take(self) -> Batch:
-        """Take the next batch."""
         batch = self.peek()
         self.position += 1
         return batch
@@ -198,5 +195,4 @@ class PhasePlan:
         return PhasePlan(epochs, epoch_batches, phase.steps - (epochs - 1) * epoch_batches)
 
     def batches(self, epoch: int) -> int:
-        """Return the number of batches in an epoch, counted from 0."""
         return self.last_epoch_batches if epoch == self.epochs - 1 else self.epoch_batches

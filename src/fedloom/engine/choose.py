@@ -196,10 +196,7 @@ class EngineChoice(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         "torch, unless the engine is chosen by auto without `same_bits`.",
     )
     workers: int | None = Field(
-        None,
-        ge=1,
-        description="Number of threads or processes, or of clients at a time on Ray; null takes one per core (on Ray, "
-        "all cores).",
+        None, ge=1, description="Number of threads, processes, or clients at a time on Ray; null takes one per core."
     )
     stack: int | None = Field(
         None,
@@ -209,8 +206,7 @@ class EngineChoice(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     client_seconds: float | None = Field(
         None,
         gt=0,
-        description="Longest time for the work of one client, in seconds, with more than one process (not with "
-        "threads or on Ray); null sets no limit.",
+        description="Longest time for a client's work, in seconds, with several processes; null sets no limit.",
     )
     state_budget_mb: float | None = Field(
         None,
@@ -227,9 +223,7 @@ class EngineChoice(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         examples=["cuda:0"],
     )
     deterministic: bool = Field(
-        True,
-        description="Whether a GPU must give the same bits from run to run. With false, operators may run whose sums "
-        "have no fixed order there.",
+        True, description="Whether a GPU must give the same bits from run to run, without sums of no fixed order."
     )
     fast: bool = Field(
         True,
@@ -249,7 +243,6 @@ class EngineChoice(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         return self
 
     def state_budget(self) -> int | None:
-        """Return `state_budget_mb` in bytes."""
         return None if self.state_budget_mb is None else int(self.state_budget_mb * 2**20)
 
 

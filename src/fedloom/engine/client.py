@@ -97,7 +97,6 @@ class Worker:
         return self.evaluators[name]
 
     def net_of_client(self, client: int) -> LoadedNet:
-        """Return the net of a client's architecture; for client -1, the server's."""
         return self.loaded_nets[0 if client < 0 else group_of(client, self.loaded_nets)]
 
     # -- one round -------------------------------------------------------------------------------------------
@@ -306,7 +305,6 @@ class Worker:
 
 
 def _entry_names(module: torch.nn.Module) -> list[str]:
-    """Names of a module's own parameters and persistent buffers, without those of its children."""
     buffers = [name for name, _ in module.named_buffers(recurse=False)]
     persistent = [name for name in buffers if name not in module._non_persistent_buffers_set]
     return [*(name for name, _ in module.named_parameters(recurse=False)), *persistent]

@@ -39,11 +39,10 @@ class PhaseResults:
         self._mean_losses: list[float] = []
 
     def wants(self, epoch: EpochBatches) -> bool:
-        """Whether the objectives of an epoch are needed."""
         return epoch.epoch == self.last_epoch or bool(self._phase.until) or self._phase.throughout
 
     def add(self, epoch: EpochBatches, objective: Objective | None, batch: Batch) -> None:
-        """Add a step on a batch of an epoch."""
+        """Add a step's objective on a batch of an epoch."""
         self._begin(epoch)
         self.samples += len(batch.y)
         if objective is not None and self.wants(epoch):
@@ -91,7 +90,6 @@ class PhaseResults:
         return {name: self._phase.collect[name].result(sums) for name, sums in self._sums.items()}
 
     def mean_terms(self) -> dict[str, float]:
-        """Return the mean of each loss term over the steps."""
         return {name: sum(_numbers(pieces)) / self.steps for name, pieces in self._terms.items()}
 
     def _begin(self, epoch: EpochBatches) -> None:
@@ -144,7 +142,6 @@ class NetMemory:
         self.load(start)
 
     def load(self, start: Tree) -> None:
-        """Take over the client's first weights."""
         self._loaded_net.load(start)
 
     @property
@@ -172,7 +169,6 @@ class NetMemory:
         return contextlib.nullcontext()
 
     def active(self) -> contextlib.AbstractContextManager[None]:
-        """A context for the whole round of the client."""
         return self._generators.active(once=True)
 
     def weights(self, allocate: Callable[[Tensor], Tensor] | None) -> Tree:

@@ -75,9 +75,8 @@ def device_settings(device: torch.device, precision: str, deterministic: bool) -
 
 
 def step_operations(net: Net, data: Dataset, batch_size: int) -> float:
-    """Return the floating-point operations of one training step of a net, two for each multiply-add. They are estimated
-    from a forward pass in evaluation mode, which draws no numbers and changes no buffer. data: the samples, of which
-    two are taken. batch_size: samples in the step."""
+    """Return the floating-point operations of a training step of `batch_size` samples of data, two for each
+    multiply-add, estimated from a forward pass in evaluation mode, which draws no numbers and changes no buffer."""
     samples = torch.arange(min(2, len(data)))
     was_training = net.training
     net.eval()
@@ -99,14 +98,12 @@ def device_note(asked: str, device: torch.device) -> str | None:
     if device.type != "cpu":
         return f"trains on {device_name(device)}"
     if asked == AUTO and not os.environ.get(VARIABLE) and torch.cuda.is_available():
-        return (
-            "trains on the CPU, because a step of this net is too small for a GPU to pay; engine.device=cuda takes it"
-        )
+        detail = "engine.device=cuda takes it"
+        return f"trains on the CPU, because a step of this net is too small for a GPU to pay; {detail}"
     return None
 
 
 def _why_none() -> str:
-    """Say why torch finds no GPU where the reason is known."""
     if torch.version.cuda is None and torch.version.hip is None:
         return ", because this torch is built for the CPU alone"
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:

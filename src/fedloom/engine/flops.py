@@ -23,10 +23,9 @@ def flops_of(
     opening_samples_by_group: Mapping[int, float] | None = None,
     adapted_samples: float = 0.0,
 ) -> float:
-    """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds, without the server's.
-    The work of the first participant of each architecture group in the last round is counted, with its state after that
-    round, and scaled to the training samples that samples_by_group has of all rounds; the same for a closing and an
-    opening round, and for the adapted_samples of tests. The worker's nets change, and hooks may raise."""
+    """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds: that of each group's
+    first participant in the last round, scaled to the samples of all rounds (samples_by_group); the same for closing
+    and opening rounds, and the adapted_samples of tests. The worker's nets change, and hooks may raise."""
     last_round, total = max(1, federation.round), 0.0
     further = {last_round + 1: closing_samples_by_group or {}, 0: opening_samples_by_group or {}}
     for round_, by_group in {last_round: samples_by_group, **further}.items():
@@ -85,7 +84,6 @@ def _count(worker: Worker, job: Job, size: int, epochs: int) -> int:
 
 @contextlib.contextmanager
 def _plain_steps(worker: Worker) -> Iterator[None]:
-    """Take every step once, by the net's own code: a stepper may run a step again, to compare its bits."""
     stepper, worker.stepper = worker.stepper, Stepper()
     try:
         yield

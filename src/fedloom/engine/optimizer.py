@@ -79,7 +79,6 @@ class Optimizer:
 
     @property
     def rates(self) -> list[Tensor]:
-        """The learning rates that are tensors."""
         return [group.rate for group in self._groups if group.rate is not None]
 
     @property

@@ -63,9 +63,9 @@ class Cluster:
         patience: float | None = None,
         late: Callable[[list[T]], None] = lambda waiting: None,
     ) -> Iterator[tuple[T, Any]]:
-        """Yield each call's label and result as calls end; the result is a `Lost` if Ray gave up the call. A call
-        starts when it is read, and at most `limit` run at a time. `late` gets the labels of running calls whenever none
-        has ended for `patience` seconds. Raises the `FedloomError` that a call raised."""
+        """Yield each call's label and result as calls end (a `Lost` if Ray gave it up), at most `limit` at a time.
+        `late` gets the labels of running calls whenever none has ended for `patience` seconds. Raises a call's
+        `FedloomError`."""
         out: dict[Ref, T] = {}
         try:
             for label, ref in calls:
@@ -214,7 +214,6 @@ class OnRay(Engine):
         self._connection.close()
 
     def _call(self, request: Request) -> Ref:
-        """Start the task of a job; values that clients of a round share are put into the object store once."""
         shared = request.payload if isinstance(request, Job) else request.server
         for value in shared.values():
             if id(value) not in self._stored:

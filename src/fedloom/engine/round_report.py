@@ -36,7 +36,6 @@ class Seconds:
         return Seconds(train, aggregate, max(0.0, aggregated - started + ended - observed - train - aggregate))
 
     def plus(self, seconds: Seconds) -> Seconds:
-        """Return the sum of both, phase by phase."""
         return Seconds(self.train + seconds.train, self.aggregate + seconds.aggregate, self.move + seconds.move)
 
 

@@ -52,10 +52,8 @@ class SlowClientWatch:
                 remaining_seconds = PATIENCE - waited
             else:
                 noted_round = job.ctx.round
-                note(
-                    f"round {noted_round} has waited {waited:.0f} s for client {job.ctx.client}; with engine: "
-                    "processes, engine.client_seconds sets the longest time for one"
-                )
+                detail = "with engine: processes, engine.client_seconds sets the longest time for one"
+                note(f"round {noted_round} has waited {waited:.0f} s for client {job.ctx.client}; {detail}")
 
 
 class Jobs(Protocol):

@@ -84,7 +84,6 @@ class Speedups:
 
 
 def _fast_folder() -> ModuleType | None:
-    """`engine/fast/`, or None if it was deleted."""
     name = "fedloom.engine.fast"
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
@@ -95,9 +94,8 @@ _MMAP_BYTES, _TRIM_BYTES = 32 << 20, 1 << 30  # mallopt takes no more than 32 Mi
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory in this process, because a training step allocates as much as the last one freed. By
-    default it returns large blocks to the kernel and gets them back page by page, which costs small nets a quarter of
-    their time. Does nothing with another C library."""
+    """Make glibc keep freed memory in this process: by default it returns large blocks to the kernel and gets them back
+    page by page, which costs small nets a quarter of their time. Does nothing with another C library."""
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
@@ -105,14 +103,12 @@ def keep_freed_memory() -> None:
 
 
 class HeldHeap:
-    """Leaves what exists when a run starts out of garbage collections until the run ends, unless other code has called
-    `gc.freeze`. A full collection visits half a million objects of imported packages, which takes 0.1 seconds, as much
-    as several rounds of small nets, and finds nothing. Objects of the run itself are collected as always."""
+    """Leaves what exists when a run starts out of garbage collections until it ends, unless other code has called
+    `gc.freeze`. A full collection visits half a million objects of imported packages in 0.1 s, and finds nothing."""
 
     _lock, _holders, _froze = threading.Lock(), set[int](), False  # of all runs of this process
 
     def hold(self) -> None:
-        """Leave present objects out, if no run has done that."""
         with HeldHeap._lock:
             if not HeldHeap._holders and not gc.get_freeze_count():
                 gc.freeze()
@@ -120,7 +116,6 @@ class HeldHeap:
             HeldHeap._holders.add(id(self))
 
     def release(self) -> None:
-        """Let them be collected again, once no other run holds them."""
         with HeldHeap._lock:
             HeldHeap._holders.discard(id(self))
             if HeldHeap._froze and not HeldHeap._holders:

@@ -66,7 +66,6 @@ class ClientStates(MutableMapping[int, Record]):
         return client in self._in_memory or client in self._on_disk
 
     def close(self) -> None:
-        """Remove the files, and with them the states that are not in memory."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._on_disk.clear()

@@ -167,7 +167,6 @@ class Sums:
 
     @property
     def layout(self) -> Hashable:
-        """The names of `state`."""
         return tuple([(name, entry) for name, tree in self.trees.items() for entry in tree])
 
     def kind_of_step(self, number: int) -> Hashable:
@@ -214,7 +213,6 @@ class PassSteps:
 
     @torch.no_grad()
     def run(self, batch: Batch) -> StepResults:
-        """Add a batch to the sums."""
         net = self.loaded_net.net
 
         def values(name: str, statistic: Statistic) -> Tensor:
@@ -225,7 +223,6 @@ class PassSteps:
         return StepResults(None, self.carried.state)
 
     def results(self) -> dict[str, Any]:
-        """Return the statistics by name."""
         return {name: self.phase.statistics[name].result(sums) for name, sums in self.carried.trees.items()}
 
 

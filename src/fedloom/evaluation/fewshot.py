@@ -56,7 +56,6 @@ class FewShotScores:
         return {}
 
     def values(self) -> dict[str, float]:
-        """Measures of the whole run by name."""
         return {"accuracy": self.mean, "loss": self.loss, "accuracy_interval": self.interval, "episodes": self.n}
 
 

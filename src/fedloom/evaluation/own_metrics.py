@@ -53,8 +53,8 @@ def own_sources(names: Iterable[str]) -> dict[str, object]:
 
 
 def pickled_sources(names: Iterable[str], setting: str) -> dict[str, bytes]:
-    """Pickle `own_sources` for processes that import the caller's script; `setting` ("jobs") is the one that asks for
-    them. Raises `ConfigError` for a metric that they could not import."""
+    """Pickle `own_sources` for processes that import the caller's script, as `setting` ("jobs") asks. Raises
+    `ConfigError` for a metric that they could not import."""
     in_notebook = getattr(sys.modules.get("__main__"), "__file__", None) is None
     pickled = {}
     for name, source in own_sources(names).items():
@@ -119,8 +119,8 @@ _OVER = get_args(get_args(get_type_hints(Metric)["over"])[0])
 
 
 def check_own_metrics(names: Iterable[str], example: MetricStates) -> None:
-    """Check the metrics that are not fedloom's own on their states of one sample, before training. Raises `ConfigError`
-    for the name of another measure, and for a metric that cannot be merged, computed or stored."""
+    """Check metrics that are not fedloom's own on their states of one sample. Raises `ConfigError` for the name of
+    another measure, and for a metric that cannot be merged, computed or stored."""
     for name in own_sources(names):
         shared = {kind.shared for _, kind in METRICS if kind.shared}
         if name in _TAKEN | shared or name.startswith(_TAKEN_BEGINNING) or name.endswith(_TAKEN_ENDS):

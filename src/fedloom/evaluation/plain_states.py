@@ -12,9 +12,8 @@ _LARGEST = 2**53  # of a count; a float64 holds it exactly
 
 
 def states_from_plain(plain: MetricStates, example: MetricStates) -> MetricStates:
-    """Return the states that another machine sent as the numbers and lists of `core.records.to_plain`.
-    `example` holds states of any batch of the same run, whose types, dtypes and shapes they must have. Raises
-    `ValueError` for plain values that cannot be such states, and the errors of metrics that cannot use them."""
+    """Return the states that another machine sent as plain values of `core.records.to_plain`; types, dtypes and shapes
+    must be those of `example`. Raises `ValueError` for others, and the errors of metrics that cannot use them."""
     reported, total = cast(Mapping[str, Mapping[str, Any]], plain.states), plain.total
     # States come from batches, so a test without samples has none.
     names = example.states.keys() if total else set[str]()

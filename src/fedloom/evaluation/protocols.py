@@ -53,9 +53,8 @@ def no_model_error(method: str, protocol: str) -> ConfigError:
     """Return the error for a method that has no model of the kind that the protocol tests."""
     kind = protocol.partition("/")[0]
     other = "personal" if kind == "global" else "global"
-    return ConfigError(
-        f"evaluation.protocol = '{protocol}': {method} has no {kind} model; use {other}/global or {other}/local"
-    )
+    remedy = f"use {other}/global or {other}/local"
+    return ConfigError(f"evaluation.protocol = '{protocol}': {method} has no {kind} model; {remedy}")
 
 
 class Evaluator:

@@ -95,7 +95,6 @@ class LoadedNet:
         return [buffer for _, _, _, buffer in self._buffers if not isinstance(buffer, nn.Parameter)]  # as frozen ones
 
     def load(self, tree: Tree) -> None:
-        """Copy `tree` into the net."""
         # The values of replaced buffers are dropped, because all entries are overwritten below.
         for module, name, _, buffer in self._buffers:
             module._buffers[name] = buffer

@@ -213,7 +213,6 @@ def _non_persistent_buffers(module: nn.Module) -> list[Tensor]:
 
 
 def _placeholder(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape and dtype without memory."""
     empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
 

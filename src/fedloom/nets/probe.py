@@ -109,9 +109,9 @@ def check_entries(module: nn.Module, name: str) -> None:
 
 
 def check_trains(net: Net, x: Tensor, num_classes: int, batch_size: int, name: str) -> list[ModelNote]:
-    """Return notes on how a copy of `net`, or of the first net of a bundle, trains on x [n, *input_shape], n of 1 or 2.
-    Raises `ConfigError` if in training mode it gives no logits, changes its input, gives logits that depend on no
-    parameter, or cannot train on the single samples of a `batch_size` of 1."""
+    """Return notes on how a copy of `net` (of a bundle the first) trains on x [n, *input_shape], n of 1 or 2. Raises
+    `ConfigError` if in training mode it gives no logits, changes its input, depends on no parameter, or cannot train on
+    the single samples of a `batch_size` of 1."""
     if isinstance(net, Bundle):
         net = net.first_net
     if batch_size == 1 and has_batch_norm(net):

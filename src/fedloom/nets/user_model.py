@@ -193,7 +193,6 @@ def error_line(error: BaseException) -> str:
 
 
 def _entries(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, including those outside the state dict."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 

@@ -58,7 +58,7 @@ def kept_rounds(folder: Path) -> tuple[int, ...]:
 
 
 def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
-    """Return the client models that a `folder` has of `round_`. Raises `CheckpointError` for damage or another
+    """Return the client models of `round_` in a `folder`. Raises `CheckpointError` for damage or another
     `fingerprint`."""
     path = folders.round_folder(folder, round_)
     try:
@@ -109,9 +109,8 @@ class ClientModelKeeper:
         missing = sorted(self._rounds.intersection(range(1, last + 1)).difference(kept))
         if missing:
             rounds = f"round {missing[0]}, which is" if len(missing) == 1 else f"rounds {listed(missing)}, which are"
-            self._note(
-                f"checkpoint.keep_clients: nothing is kept of {rounds} over and ran without it; run again with --fresh"
-            )
+            remedy = "run again with --fresh"
+            self._note(f"checkpoint.keep_clients: nothing is kept of {rounds} over and ran without it; {remedy}")
 
     def observe(self, observed: ObservedRound) -> None:
         if self._inner is not None:
@@ -129,10 +128,8 @@ class ClientModelKeeper:
         kept = KeptRound(round_, observed.before, observed.after, observed.uploads, of_participants)
         size = sum(map(wire_size, [kept.before, kept.after, *kept.uploads.values(), *kept.states.values()]))
         if self._bytes + size > self._limit:
-            self._note(
-                f"client models of round {round_} are not kept: {bytes_text(size)} more would be above "
-                f"checkpoint.keep_clients_mib = {self._limit // _MIB}"
-            )
+            problem = f"{bytes_text(size)} more would be above checkpoint.keep_clients_mib = {self._limit // _MIB}"
+            self._note(f"client models of round {round_} are not kept: {problem}")
         else:
             self._bytes += save_kept_round(self._folder, kept, self._fingerprint)
             total = bytes_text(self._bytes)

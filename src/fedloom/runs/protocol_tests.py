@@ -70,8 +70,8 @@ def rank_metric_notes(config: RunConfig, scenario: Scenario) -> list[str]:
 
 class ProtocolTests:
     """Tests a federation in each protocol that its method offers, the main one first. By protocol, `evaluators` has
-    those, `not_offered` why others are left out, `details` and `client_details` further values from the last test.
-    Raises `ConfigError` if the method offers none of the protocols, and for tests that cannot be done."""
+    those, `not_offered` why others are left out, `details` and `client_details` values of the last test. Raises
+    `ConfigError` if none is offered, and for tests that cannot be done."""
 
     def __init__(self, config: RunConfig, setup: Setup, worker: Worker, federation: Federation) -> None:
         self.config, self.federation, self.worker = config, federation, worker

@@ -36,8 +36,7 @@ class Setup:
 
     @staticmethod
     def from_config(config: RunConfig, input_shape: tuple[int, ...], num_classes: int, clients: int) -> "Setup":
-        """Build the setup of a config for samples [n, *input_shape] of `num_classes` classes. Raises `ConfigError` for
-        a model that does not fit."""
+        """Build a config's setup for samples [n, *input_shape] of `num_classes` classes. Raises `ConfigError`."""
         streams, method = Streams(config.seed), config.build_method()
         blueprints = config.blueprints(input_shape, num_classes, method)
         nets = [blueprint.build(streams) for blueprint in blueprints]
@@ -107,8 +106,7 @@ _NATIVE = ("amx_bf16", "avx512_bf16")  # features of processors that multiply in
 
 
 def bfloat16_advice(config: RunConfig, worker: Worker, round_: int, seconds: float) -> str | None:
-    """Measure after the first round_, which took `seconds`, if bfloat16 would speed a long run of `worker` up; say
-    so."""
+    """Measure, after the first round_ of `seconds`, if bfloat16 would speed a long run of `worker` up; say so."""
     long = seconds * (config.rounds - round_) >= _WORTH_SECONDS
     if round_ != 1 or not long or config.precision != "float32" or worker.device.type != "cpu" or not has_bfloat16():
         return None

@@ -130,8 +130,7 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
 
 
 def newcomer_numbers(federation: Federation, rows: Sequence[Row], zero_shot_note: str | None) -> dict[str, Any]:
-    """Return the measures (`rows`) on clients of a federation that never trained, by service, and who was not
-    tested."""
+    """Return the measures (`rows`) on clients of a federation that never trained, and who was not tested."""
     scenario, by_service, tested = federation.scenario, dict[str, dict[str, float]](), set[int]()
     for row in rows:
         if row["split"] == log.NEWCOMERS and row["client"] is not None:

@@ -213,8 +213,7 @@ class Pachinko(Partition):
     )
     beta: Alpha = Field(
         10.0,
-        description="Concentration of the Dirichlet distribution over the classes within a superclass; small "
-        "values mean strong skew.",
+        description="Concentration of the Dirichlet distribution within a superclass; small values mean strong skew.",
     )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:

@@ -244,8 +244,7 @@ class ExtendedDirichlet(Partition):
     )
     balanced: bool = Field(
         False,
-        description="Whether a client that holds its fair part of all samples gets none of the classes that follow, "
-        "as in the released code.",
+        description="Whether a client that holds its fair part of all samples gets no further class, as in the code.",
     )
     min_samples: MinSamples = 10
     max_draws: int = Field(

@@ -90,8 +90,7 @@ class DirichletDomains(Partition):
     )
     domain_part: int | tuple[int, ...] = Field(
         0,
-        description="Number of the first part of a domain that becomes a client, counted from 0: one number, or a "
-        "list with one per domain.",
+        description="First part of a domain that becomes a client, from 0: one number, or a list with one per domain.",
     )
     one_in: int | tuple[int, ...] = Field(
         1,
@@ -101,8 +100,7 @@ class DirichletDomains(Partition):
     min_per_class: int = Field(
         2,
         ge=1,
-        description="Smallest number of samples of every class in every part; the cut of a domain is drawn again "
-        "until it holds.",
+        description="Smallest number of samples of every class in a part; a domain is cut again until it holds.",
     )
     max_draws: int = Field(100_000, ge=1, description="Largest number of draws before the partition is refused.")
 

@@ -40,19 +40,15 @@ class Natural(Partition):
     deals = "rows"
     owners: Path | None = Field(
         None,
-        description="Path of a `.npy` file with the id (number or word) of each training sample; null takes the "
-        "source's domains.",
+        description="Path of a `.npy` file with the id (number or word) of each training sample; null: the domains.",
         examples=["writers.npy"],
     )
     test_owners: Path | None = Field(
         None,
-        description="Path of a `.npy` file with the id of each test sample; null deals test samples in each "
-        "client's share of each class.",
+        description="Path of a `.npy` file with each test sample's id; null deals in the clients' shares of a class.",
     )
     sample_ids: bool = Field(
-        False,
-        description="Whether `clients` may be smaller than the number of ids; ids are then chosen at random, and "
-        "the samples of the others are left out.",
+        False, description="Whether `clients` may be smaller than the number of ids, which are then chosen at random."
     )
 
     def count_clients(self, load: Callable[[], Dataset]) -> int | None:

@@ -23,9 +23,7 @@ PARTITIONS: Registry[type[Partition]] = Registry("partition", home="fedloom.data
 MinSamples = Annotated[
     int,
     Field(
-        ge=0,
-        description="Smallest number of training samples of a client; the draw is repeated until every client has "
-        "as many.",
+        ge=0, description="Smallest number of training samples of a client; it is drawn again until all have as many."
     ),
 ]
 Alpha = Annotated[

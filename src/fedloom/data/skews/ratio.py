@@ -26,16 +26,14 @@ class Ratio(Skew):
         skews: [{name: ratio, ratio: 0.4, base: 743.8}]"""
 
     ratio: float | tuple[float, ...] = Field(
-        description="Share of the training samples that a client keeps, above 0: one number, or one per client. It "
-        "is at most 1, unless `base` is set.",
+        description="Share of its training samples that a client keeps, or one per client; up to 1 without `base`.",
         examples=[0.4],
     )
     base: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Number of samples that `ratio` is a share of: client k keeps floor(ratio base) samples. Null "
-        "takes the client's own number.",
+        description="Samples that `ratio` is a share of: client k keeps floor(ratio base); null takes its own number.",
         examples=[743.8],
     )
 
@@ -182,8 +180,7 @@ class LabelNoise(Skew):
         skews: [{name: label-noise, share: 0.2}]"""
 
     share: float | tuple[float, ...] = Field(
-        description="Share of a client's training samples that get a wrong label, from 0 to 1: one number, or one "
-        "per client.",
+        description="Share of a client's training samples that get a wrong label, from 0 to 1, or one per client.",
         examples=[0.2],
     )
 

@@ -203,8 +203,7 @@ class Permutations(Skew):
 
     of: Literal["labels", "pixels"] = Field(
         "labels",
-        description="Permute `labels`, the names of the classes, or `pixels`, the positions of an image's pixels or of "
-        "the features.",
+        description="Permute `labels`, the names of the classes, or `pixels`, the positions of pixels or features.",
     )
     groups: int = Field(4, ge=2, description="Number of groups, each with a different permutation.")
 

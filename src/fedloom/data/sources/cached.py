@@ -206,9 +206,7 @@ class PublishedFiles(CachedSource):
     """Where the files may be, in order of preference; see `locate`."""
 
     path: Path | None = Field(
-        None,
-        description="Folder of the published files, or the archive or .npz file itself; null searches "
-        "`$FEDLOOM_DATA/<source>`.",
+        None, description="Folder, archive or .npz file of the published data; null searches `$FEDLOOM_DATA/<source>`."
     )
     verify: bool = Field(True, description="Whether archives are compared with the publisher's MD5 where there is one.")
 

@@ -36,8 +36,7 @@ class JoinedSources(ImageSource):
 
     parts: tuple[str | dict[str, Any], ...] = Field(
         min_length=1,
-        description="Sources of the domains: names, or mappings {name: domain, source: source, and the source's "
-        "own keys}.",
+        description="Sources of the domains: names, or mappings {name: domain, source: source, and its keys}.",
         examples=[["mnist", "usps"]],
     )
     paths: dict[str, Path] = Field(
@@ -48,13 +47,11 @@ class JoinedSources(ImageSource):
     per_domain: int | None = Field(
         None,
         ge=1,
-        description="Number of training images of each domain that are used, the first ones; null takes all. "
-        "Fed-CO2 takes 743.",
+        description="Number of (the first) training images of each domain to use; null takes all, Fed-CO2 743.",
     )
     pool_splits: bool = Field(
         False,
-        description="Whether training and test images of each domain are merged and another 20 % of each class "
-        "held out, as FedBN and Fed-CO2 did.",
+        description="Whether each domain's splits are merged and another 20 % of each class held out, as in FedBN.",
     )
     normalise: Normalise = "half"
 

@@ -17,8 +17,7 @@ class GroupPattern(BaseModel, extra="forbid", frozen=True):
     """Groups by the names of files."""
 
     pattern: str = Field(
-        description="Regular expression with one group in parentheses, which finds the id of the group in the path of "
-        "each file below its class folder.",
+        description="Regular expression with one group in parentheses: the id in each path below the class folder.",
         examples=[r"(patient\d+)_"],
     )
 

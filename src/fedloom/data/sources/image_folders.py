@@ -195,8 +195,7 @@ class _DomainFolders(PublishedImages):
     per_domain: int | None = Field(
         None,
         ge=1,
-        description="Number of training pictures of each domain that are used, the first ones of its list; null "
-        "takes all.",
+        description="Number of training pictures of each domain that are used, the first ones; null takes all.",
     )
 
     def named_domains(self) -> tuple[str, ...]:

@@ -56,9 +56,7 @@ class Nodes(Source):
         description="Mean that is subtracted from stored values, per channel or feature, before the net sees them.",
     )
     std: tuple[float, ...] | None = Field(
-        None,
-        description="Standard deviation that stored values are divided by, per channel or feature, after `mean` is "
-        "subtracted.",
+        None, description="Standard deviation that stored values are divided by, after `mean`, per channel or feature."
     )
     impute: Impute | None = Field(
         None,

@@ -243,10 +243,7 @@ class PublishedImages(PublishedFiles, ImageSource):
     class_names: ClassVar[tuple[str, ...]] = tuple("0123456789")
 
     limit: int | None = Field(
-        None,
-        ge=1,
-        description="Number of training images that are used, the first ones in the order of the files; null takes "
-        "all.",
+        None, ge=1, description="Number of training images that are used, the first ones of the files; null takes all."
     )
 
     def load(self) -> Splits:

@@ -95,10 +95,7 @@ class Source(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     versions keep their fingerprint and can be resumed."""
 
     offline: bool = Field(
-        False,
-        exclude=True,
-        description="Whether the network may not be used. It only matters for the source `hf`; no other source "
-        "uses the network.",
+        False, exclude=True, description="Whether the network may not be used; only the source `hf` uses it."
     )
     # Keys of every scenario: they are listed there, not with each source.
     group: SkipJsonSchema[Group] = None

@@ -21,11 +21,7 @@ PADDING, UNKNOWN = 0, 1
 Tokens = Literal["words", "characters"]
 Vocabulary = Annotated[
     int,
-    Field(
-        ge=3,
-        description="Number of token ids, with 0 for padding and 1 for unknown tokens; the others are the most "
-        "frequent tokens of the training texts.",
-    ),
+    Field(ge=3, description="Number of token ids: 0 pads, 1 is unknown, others are the most frequent training tokens."),
 ]
 TextLength = Annotated[
     int, Field(ge=1, description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end.")

@@ -118,7 +118,6 @@ class _Graph:
     log: Tensor | None = None
 
     def work(self) -> None:
-        """Take the step on the fixed memory."""
         batch, steps = self.batch or self._gathered(), self.kind.steps
         carried = steps.carried
         if isinstance(carried, Optimizer) and self.kind.numbers.numel():
@@ -183,7 +182,6 @@ class GraphStepper(Stepper):
         self.plain_steps, self.replayed_steps = 0, 0
 
     def notes(self) -> Sequence[Diagnostic]:
-        """Return the reasons why steps are not captured, each once."""
         new = [note for message, note in self._notes.items() if message not in self._reported]
         self._reported |= self._notes.keys()
         return new

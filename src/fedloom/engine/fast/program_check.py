@@ -76,7 +76,6 @@ class ClientPhase:
     consts: list[Tensor]
 
     def inputs(self, batch: Batch) -> list[Tensor]:
-        """Return all tensors that a step reads or writes: net entries, rates, carried state, constants, samples."""
         steps = self.steps
         steps.loaded_net.restore_buffers()  # programs read and write the tensors of its tree
         data = [tensor for tensor in batch if tensor is not None]

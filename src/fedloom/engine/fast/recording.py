@@ -37,7 +37,6 @@ class Call:
     step_numbers: dict[int, int] = field(default_factory=dict)  # index of an operand -> index of the number
 
     def tensors(self) -> Iterator[Tensor]:
-        """Yield the operands that are tensors."""
         for operand in self.operands:
             if isinstance(operand, Tensor):
                 yield operand
@@ -45,7 +44,6 @@ class Call:
                 yield from (element for element in operand if isinstance(element, Tensor))
 
     def written(self) -> Iterator[Tensor]:
-        """Yield the operands that the call writes into."""
         for operand, argument in zip(self.operands, self.operator._schema.arguments, strict=True):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 yield from operand if isinstance(operand, list | tuple) else [operand]
@@ -89,10 +87,9 @@ def program_of(
     outputs: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]],
     step_numbers: Sequence[float],
 ) -> tuple[Any, bool]:
-    """Return recorded calls as a program, an object in C++, and whether it draws random numbers. `inputs` differ from
-    call to call, and C++ sets them in this order; outputs are scalars, taps and new carried state; `step_numbers` are
-    operands that depend on the number of the step. Raises `UnrecordableError` if calls depend on values of tensors, or
-    draw numbers without a generator."""
+    """Return recorded calls as a program in C++, and whether it draws random numbers. `inputs` differ from call to
+    call, in this order; outputs are scalars, taps and carried state; `step_numbers` are operands that depend on the
+    step. Raises `UnrecordableError` if calls depend on values, or draw numbers without a generator."""
     calls = [_with_generator(call) for call in calls]
     for call in calls:
         _refuse_data_dependent(call)

@@ -63,7 +63,6 @@ class ReplayedSteps:
             epoch.position += batches  # C++ gathers them
 
     def end_epoch(self, epoch: EpochBatches) -> None:
-        """Hand the batches of an epoch to C++."""
         programs, plan, numbers = self._gathered
         if programs:
             self.job.gather(programs, epoch.order, plan, numbers)

@@ -63,14 +63,12 @@ class StackGraphs:
         self._notes.setdefault(f"steps of stacks are taken one by one, slower: {reason}", False)
 
     def notes(self) -> Sequence[Diagnostic]:
-        """Return the reasons why steps are not captured, each once."""
         new = [message for message, reported in self._notes.items() if not reported]
         self._notes |= dict.fromkeys(new, True)
         return [Diagnostic("engine.plain_steps", message, 1.0) for message in new]
 
 
 def _obstacle(training: StackedTraining) -> str | None:
-    """Why steps of a phase cannot be captured; None if no reason is known."""
     if training.clients[0].draws.augment is not None:
         return "samples are augmented for one client at a time"
     if training.optimizer.numbers_of_steps(1, 1):
@@ -241,7 +239,6 @@ class _Step:
             self._capture()
 
     def work(self) -> None:
-        """Take the step on the program's memory."""
         program, width, data = self.program, self.width, self.program.owner.data
         indices, sizes, last = (table.index_select(0, program.position)[0, :width] for table in program.tables)
         x, y, active = data.gather(indices.flatten()), data.y[indices], sizes > 0

@@ -34,7 +34,6 @@ class TorchLibrary:
         self._compilation: Compilation | None = None
 
     def wait(self) -> bool:
-        """Compile and load it, if that has not been done; return whether it can be used."""
         self.start()
         return self.ready(wait=True)
 

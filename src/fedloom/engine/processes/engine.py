@@ -114,7 +114,6 @@ class WorkerHandle:
 
     @property
     def jobs(self) -> list[Request]:
-        """All jobs sent to the worker and not answered yet."""
         return [job for jobs in self.in_flight for job in jobs]
 
     def close(self) -> None:
@@ -182,7 +181,6 @@ class _Queue:
     after_worker_loss: bool = False  # hand out one job at a time, so that another loss costs one client only
 
     def next_jobs(self, chunk: int) -> list[Request]:
-        """Take up to `chunk` pending jobs, or a single one to retry."""
         if self.retries:
             return [self.retries.pop()]
         jobs = list(itertools.islice(self.pending, chunk))
@@ -350,7 +348,6 @@ class Processes(Engine):
         return new
 
     def _restarted(self, worker: WorkerHandle) -> WorkerHandle:
-        """Start a new worker on the memory of a dead one, so that the results that it sent stay valid."""
         worker.process.join()
         worker.pipe.close()
         return self._start_worker(worker.results)

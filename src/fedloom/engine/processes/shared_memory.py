@@ -39,9 +39,9 @@ class SharedTensor(NamedTuple):
 
 
 class SharedMemory:
-    """An anonymous file in memory, filled from the front and cleared as a whole. One process writes, any may read; a
-    view is valid until the writer's `clear`. The kernel frees it with the last process that maps it, but the descriptor
-    must be given back by `close`. Not `reserved` where the system allows none (ulimit -v, ulimit -f)."""
+    """An anonymous file in memory, filled from the front and cleared as a whole. One process writes, any may read until
+    the writer's `clear`. The kernel frees it with the last process that maps it; `close` gives back the descriptor. Not
+    `reserved` where the system allows none (ulimit -v, ulimit -f)."""
 
     def __init__(self, handle: int | None = None, used: int = 0, *, reserve: bool = True) -> None:
         self.used, self.reserved = used, False

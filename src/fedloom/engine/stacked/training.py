@@ -50,7 +50,6 @@ class StackedTraining:
         self.sums: dict[str, Tree] = {name: {} for name in phase.collect}
 
     def run(self) -> Tree:
-        """Run all steps of the phase and return the weights."""
         phase, clients, worker = self.phase, self.clients, self.worker
         self.orders = [self._orders(client) for client in clients]
         size, tree = worker.local_training.batch_size, self.tree
@@ -115,8 +114,8 @@ class StackedTraining:
                 self.tree[name] = torch.empty_like(gradient).copy_(self.tree[name])
 
     def step(self, batch: Batch, parameters: Tree, measured: Sequence[bool]) -> Objective:
-        """Take one step of the clients that have batches left, with their `parameters` as leaves; norms of gradients
-        are kept of those `measured`."""
+        """Take one step of the clients with batches left, with `parameters` as leaves; keep norms of those
+        `measured`."""
         active, first = len(batch.y), not self.optimizer.steps
         entries = {name: value[:active] for name, value in self.tree.items()} | parameters
         private = self.consts.first(active)

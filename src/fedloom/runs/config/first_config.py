@@ -42,8 +42,7 @@ _WIDTH = 100  # of comments
 
 @dataclass(frozen=True, slots=True)
 class FirstConfig:
-    """A config for a user's data, its scenario, a name for its file, its keys by section ("" for the top level), and
-    what the audit found."""
+    """A config for a user's data, its scenario, a name for its file, its keys by section, and what the audit found."""
 
     name: str
     sections: Mapping[str, Keys]
@@ -52,7 +51,6 @@ class FirstConfig:
     findings: Sequence[DataFinding]
 
     def text(self, file: str) -> str:
-        """Return the config as YAML with comments, for a file of this name."""
         name, data = printable(shlex.quote(file)), self.scenario.train_set
         head = (
             f"A first config for your data, written by fedloom init: {len(data):,} training samples "
@@ -248,7 +246,6 @@ _HINTS = {
 
 
 def _source(data: str, label: str | None, owner: str | None, ask: Ask | None) -> tuple[str, Keys]:
-    """Return a name for a user's data, and the keys of the section `scenario` that read them, `source` first."""
     path = expand_home(data)
     kinds = (".csv", ".tsv", ".txt", ".parquet", ".npz")
     kind = next((suffix.lower() for suffix in path.suffixes if suffix.lower() in kinds), "")

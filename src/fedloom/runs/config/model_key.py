@@ -28,7 +28,6 @@ class ModelConfig(BaseModel, extra="allow", frozen=True):
 
     @property
     def title(self) -> str:
-        """Name of the model in tables and messages."""
         return self.name
 
     @property
@@ -41,7 +40,6 @@ class ModelConfig(BaseModel, extra="allow", frozen=True):
         return dict(self.model_extra or {})
 
     def check(self) -> None:
-        """Raise `ConfigError` for a model or an option that is not known."""
         if self.name == "given":
             raise ConfigError("model = given: this run used a model from Python; pass it to fedloom.run to continue")
         if self.name not in MODELS:
@@ -56,8 +54,7 @@ class UserModelConfig(ModelConfig, extra="forbid", frozen=True, arbitrary_types_
     name: Literal["given"] = Field("given", description="Mark of a model from Python.")
     module: str = Field(description="Class of the module.")
     weights: Literal["own", "drawn"] = Field(
-        description="Origin of the first weights: `own` are those of a module and the same for every seed, `drawn` "
-        "come from a function and the run's seed."
+        description="Origin of the first weights: `own` are a module's, `drawn` come from a function and the seed."
     )
     head: str | None = Field(description="Name of the last linear layer; null if the model does not end in one.")
     digest: str = Field(

@@ -40,7 +40,6 @@ class ConfigKey:
 
     @property
     def default_text(self) -> str:
-        """The default in words."""
         if self.required:
             return "required"
         if isinstance(self.default, dict) and self.default:
@@ -190,7 +189,6 @@ class ReadyConfig:
 
     @property
     def summary(self) -> str:
-        """The first line, without the comment sign."""
         return self.text.partition("\n")[0].lstrip("# ")
 
 

@@ -68,9 +68,7 @@ class RunConfig(Section):
         examples=["mlp", {"name": "mlp", "hidden": [100]}],
     )
     share: Literal["all", "trainable"] = Field(
-        "all",
-        description="Parameters that travel and are stored: `all`, or `trainable`, which leaves frozen parameters "
-        "where they are.",
+        "all", description="Parameters that travel and are stored: `all`, or `trainable`, without the frozen ones."
     )
     scenario: ScenarioConfig = Field(description="Section of the data and their partition.")
     rounds: int = Field(30, ge=1, lt=_LIMIT, description="Number of rounds of communication.")
@@ -110,8 +108,7 @@ class RunConfig(Section):
     flower: sections.FlowerConfig = Field(sections.FlowerConfig(), description="Section of a federation over Flower.")
     options: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="Options of methods by method name; a section named after the method is the usual way to write "
-        "them.",
+        description="Options of methods by method name; usually written as a section named after the method.",
         examples=[{"fedsc": {"tau": 0.1}}],
     )
 

@@ -54,7 +54,6 @@ class PublicConfig(BaseModel, extra="allow", frozen=True):
         return built(kind, keys, _SECTION)
 
     def resolved(self) -> dict[str, Any]:
-        """All keys with their values."""
         return {"source": self.source, "samples": self.samples} | self.build_source().model_dump(mode="json")
 
     def load(self, streams: Streams) -> Dataset:
@@ -126,21 +125,19 @@ class ScenarioConfig(BaseModel, extra="allow", frozen=True):
     )
     skews: tuple[dict[str, Any], ...] = Field(
         (),
-        description="List of skews that change the data of clients, applied in this order, each as {name: skew, "
-        "its keys}.",
+        description="List of skews that change the clients' data, in this order, each as {name: skew, its keys}.",
         examples=[[{"name": "label-noise", "share": 0.2}]],
     )
     attack: dict[str, Any] | None = Field(
         None,
-        description="Attack of misbehaving clients, as its name or as {name: attack, share: share of clients, its "
-        "keys}; null for none.",
+        description="Attack of misbehaving clients: its name, or {name: attack, share: of clients, its keys}; or null.",
         examples=[{"name": "label-flip", "share": 0.2}],
     )
     held_out: HeldOut | None = Field(
         None,
-        description="Clients that never train, as {share: share of the clients} or as a list of their ids, or all data "
-        "of one domain, as {domain: its name}; the trained run is tested on them as on newcomers. With null all "
-        "clients train.",
+        description="Clients that never train: {share: share of the clients}, a list of their ids, or all data "
+        "of one domain, as {domain: its name}; the trained run is tested on them as newcomers. With "
+        "null all train.",
         examples=[{"share": 0.2}, {"clients": [3, 7]}, {"domain": "dslr"}],
     )
     group: Group = None

@@ -110,7 +110,7 @@ class IntervalsConfig(Section):
     draws: int = Field(2000, ge=100, lt=1_000_000, description="Number of bootstrap samples.")
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(Section, allow_inf_nan=False):
     """Tests: the protocol, their rounds, and the round whose accuracy counts."""
 
     protocol: Literal[
@@ -130,14 +130,13 @@ class EvaluationConfig(Section):
     )
     select: Literal["last", "best_val", "best_test", "mean_last_k"] = Field(
         "last",
-        description="Round whose test accuracy counts: `last`; `best_val`, the round of best validation accuracy; "
-        "`best_test`, the papers' habit, which looks at the test set; or `mean_last_k`, the mean over the last "
-        "`last_k` evaluated rounds.",
+        description="Round whose test accuracy counts: `last`; `best_val`, of best validation accuracy; "
+        "`best_test`, the papers' habit, which looks at the test set; or `mean_last_k`, the mean of "
+        "the last `last_k` tests.",
     )
     select_by: str = Field(
         "accuracy",
-        description="Metric by which `best_val` and `best_test` select a round, and tuning a trial. One that is not "
-        "always recorded must be in `metrics`.",
+        description="Metric by which `best_val`, `best_test` and tuning select; if not always recorded, in `metrics`.",
         examples=["balanced_accuracy"],
     )
     every: int = Field(1, ge=1, description="Number of rounds between two tests; the last round is always tested.")
@@ -160,7 +159,6 @@ class EvaluationConfig(Section):
     scores_mib: float = Field(
         64.0,
         ge=0,
-        allow_inf_nan=False,
         description="Memory in MiB that the scores of one model, 8 bytes each, may take for metrics that need them all "
         "(auroc, average_precision, sensitivity@specificity, adaptive_ece). With more scores they are "
         "counted in 4,096 bins, and the bound of the error is reported.",
@@ -204,10 +202,8 @@ class EvaluationConfig(Section):
             raise ConfigError("evaluation.protocols = []: a run needs a test; name a protocol, or leave the key out")
         for name in listed:
             if name not in PROTOCOLS:
-                why = (
-                    "its classes are new, so no other protocol can be tested in the same run; take "
-                    "evaluation.protocol=few-shot"
-                )
+                remedy = "take evaluation.protocol=few-shot"
+                why = f"its classes are new, so no other protocol can be tested in the same run; {remedy}"
                 why = why if name == "few-shot" else suggest_name(str(name), PROTOCOLS)
                 raise ConfigError(f"evaluation.protocols = {short_repr(name)}: {why}")
         _refuse_repeated("evaluation.protocols", listed)
@@ -229,10 +225,8 @@ class EvaluationConfig(Section):
             _refuse_repeated(f"evaluation.{key}", getattr(self, key))
         few_shot, metrics, by = self.protocol == "few-shot", list(self.metrics), f"select_by = {self.select_by!r}"
         directed = METRICS.get(self.select_by).higher_is_better is not None
-        why_no_val = (
-            "few-shot tests one set of classes and has no validation split; use last, or tune on a source's validation "
-            "classes (fc100: scenario.novel=val)"
-        )
+        remedy = "use last, or tune on a source's validation classes (fc100: scenario.novel=val)"
+        why_no_val = f"few-shot tests one set of classes and has no validation split; {remedy}"
         refusals = {
             f"metrics = {metrics}: few-shot measures accuracy and loss alone": few_shot and metrics,
             f"{by}: not measured; add it to evaluation.metrics, which is {metrics}": self.select_by
@@ -266,15 +260,12 @@ class EvaluationConfig(Section):
         return EpisodeShape(self.ways, self.shots, self.queries, self.episodes)
 
 
-class EarlyStoppingConfig(Section):
+class EarlyStoppingConfig(Section, allow_inf_nan=False):
     """A run ends when its validation measure has stopped improving."""
 
     patience: int = Field(10, ge=1, description="Number of tests without improvement after which the run ends.")
     min_delta: float = Field(
-        0.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="Improvement that a test must exceed to count, in units of `measure`.",
+        0.0, ge=0, description="Improvement that a test must exceed to count, in units of `measure`."
     )
     measure: Literal["accuracy", "loss"] = Field(
         "accuracy", description="Validation measure that is watched: accuracy (a share from 0 to 1) or loss (nats)."
@@ -322,7 +313,7 @@ class CheckpointConfig(Section):
     )
 
 
-class FlowerConfig(Section):
+class FlowerConfig(Section, allow_inf_nan=False):
     """Waiting times of a federation over Flower, and limits on the messages of its nodes."""
 
     min_clients: int = Field(
@@ -331,17 +322,12 @@ class FlowerConfig(Section):
     round_timeout: float = Field(
         600.0,
         gt=0,
-        allow_inf_nan=False,
-        description="Seconds that the server waits for the answers of a round before it closes the round without "
-        "the missing ones.",
+        description="Seconds that the server waits for the answers of a round before it closes it without them.",
     )
-    join_timeout: float = Field(
-        300.0, gt=0, allow_inf_nan=False, description="Seconds in which nodes may join before the first round."
-    )
+    join_timeout: float = Field(300.0, gt=0, description="Seconds in which nodes may join before the first round.")
     node_timeout: float = Field(
         150.0,
         gt=0,
-        allow_inf_nan=False,
         description="Seconds that a node has to answer when it is asked to join, in which it reads its data and builds "
         "its model. Each further request to the same node allows twice as many, up to 600.",
     )
@@ -356,7 +342,7 @@ class FlowerConfig(Section):
         "know their data (source: nodes). `auto` is 2 / sqrt(clients of the round), at most 0.95. The bound acts from "
         "four clients on.",
     )
-    max_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = Field(
+    max_ratio: Annotated[float, Field(gt=1)] | None = Field(
         5.0,
         description="Largest size of an upload, as a multiple of the median client's, item by item (trees, heads, "
         "rows of class tables, numbers), from four uploads on; null accepts any size.",
@@ -364,7 +350,5 @@ class FlowerConfig(Section):
     max_norm: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
-        description="Longest distance (L2, over all entries) between weights that a client uploads and those it "
-        "was sent; null accepts any.",
+        description="Longest distance (L2) between weights that a client uploads and those it was sent, or null.",
     )

@@ -60,12 +60,10 @@ class _Client:
 
 
 def synchronous_round(worker: Worker, predictor: Predictor, jobs: Mapping[int, Job]) -> Tree:
-    """Train on the data of all clients for one round without letting them move apart, and return the weights.
-    Every step computes the gradient of the cross-entropy at the common weights on the next batch of every client, and
-    averages these gradients by the clients' samples. Batches and random numbers are those of the round's `jobs`, by
-    client, which start at the global model `predictor`. This is synchronous (minibatch) SGD with the run's optimiser
-    (Woodworth et al., ICML 2020, arXiv 2002.07839). A client with fewer batches than others adds nothing to the last
-    steps, just as FedAvg averages fewer steps of it."""
+    """Train on the data of all clients for one round without letting them move apart, and return the weights:
+    synchronous (minibatch) SGD with the run's optimiser (Woodworth et al., ICML 2020, arXiv 2002.07839). Each step
+    averages, by samples, the clients' gradients on their next batches at the common weights; `jobs`, by client, have
+    batches and random numbers, and start at the model `predictor`."""
 
     def loss(net: Net, batch: Batch, consts: Consts) -> Tensor:
         return batch.mean(cross_entropy(predictor.logits(net, batch.x), batch.y))

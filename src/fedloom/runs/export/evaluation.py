@@ -36,10 +36,9 @@ _NOT_OF_NEW_DATA = {
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The test of one model on new data.
-    metrics: values by name, None where one is not defined; `majority` is the accuracy of always predicting the most
-    frequent class of these data, `decision_sensitivity` and the like are values at the model's threshold. details:
-    further values of the metrics: lists by class, the confusion matrix, bounds, notes."""
+    """The test of one model on new data. metrics: values by name, None where one is not defined; `majority` is the
+    accuracy of the most frequent class, `decision_sensitivity` and the like are at the model's threshold. details:
+    further values."""
 
     model: str
     samples: int

@@ -162,8 +162,8 @@ def metadata_path(path: Path) -> Path:
 
 
 def write(metadata: ExportMetadata, raw: bytes, path: Path) -> Path:
-    """Write the bytes of a model to `path` and its metadata to a .json of the same name, and return the latter's path.
-    Raises as `check_place`."""
+    """Write the bytes of a model to `path` and its metadata to a .json beside it; return its path. Raises as
+    `check_place`."""
     check_place(path)
     file, digest = metadata_path(path), hashlib.sha256(raw).hexdigest()
     described = metadata.model_copy(update={"format": format_of(path), "weights": path.name, "sha256": digest})

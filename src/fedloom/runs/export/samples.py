@@ -28,9 +28,9 @@ _LISTED = 5  # columns in a sentence
 
 @dataclass(frozen=True, slots=True)
 class SampleNote:
-    """A kind of unusual values among new samples, and how many there are. kind: `unknown_words`, `incomplete` or
-    `imputed` (of a table), `unknown_tokens` (of a text), `outside_training`, `resized`, or one of `PictureNotes`.
-    count: cells, rows, texts, values or pictures of this kind. text: a sentence."""
+    """A kind of unusual values among new samples, and how many there are. kind: `unknown_words`, `incomplete`,
+    `imputed`, `unknown_tokens`, `outside_training`, `resized`, or one of `PictureNotes`. count: cells, rows, texts,
+    values or pictures. text: a sentence."""
 
     kind: str
     count: int
@@ -40,11 +40,10 @@ class SampleNote:
 def read_samples(
     paths: Sequence[Path], expected: Input, note: Callable[[SampleNote], None] = lambda _: None
 ) -> tuple[list[str], Tensor]:
-    """Return names [n] and samples [n, *expected.shape] of all files in `paths`, as the source would store them.
-    An .npz holds samples in the format of the run's data: `x`, `x_test`, or its only array. Each row of a .csv or
-    .parquet is a sample, counted from 1. Other files are one sample each: a picture, resized as training pictures are,
-    or a UTF-8 text. Unusual values and files are reported to `note`. Raises `DataError` for files that cannot be read
-    or have another kind or shape."""
+    """Return names [n] and samples [n, *expected.shape] of all files in `paths`, as the source would store them: of an
+    .npz `x`, `x_test` or its only array, of a .csv or .parquet its rows; other files are one sample each, a picture or
+    a UTF-8 text. `note` gets sentences on unusual values. Raises `DataError` for files that cannot be read or do not
+    fit."""
     names: list[str] = []
     pictures = PictureNotes()
     parts: list[Tensor] = []
@@ -198,11 +197,10 @@ def read_labelled(
     label: str | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> tuple[Tensor, Tensor]:
-    """Return samples [n, *metadata.input.shape] as the run stored its own, and their class ids [n], int64.
-    `data` is a folder with a folder of files for each class, an .npz with x and y (or x_test and y_test), a .csv or
-    .parquet with the column `label`, or arrays (x, y). Labels are class names, or ids where no class has a number for
-    its name. `note` is called with a sentence on unusual files. Raises `DataError` for data that cannot be read, or do
-    not fit the model."""
+    """Return samples [n, *metadata.input.shape] as the run stored its own, and their class ids [n], int64. `data` is a
+    folder of class folders, an .npz with x and y (or x_test and y_test), a .csv or .parquet with the column `label`, or
+    arrays (x, y); labels are class names, or ids. `note` gets sentences on unusual files. Raises `DataError` for
+    others."""
     classes, multi = metadata.classes, metadata.labels == "multi"
 
     def note_text(unusual: SampleNote) -> None:

@@ -77,8 +77,7 @@ class Trained:
             return torch.cat([self.module(data.gather(part)) for part in parts])
 
     def decisions(self, scores: Tensor) -> list[bool]:
-        """Return whether samples with class scores [n, C] are taken for the class of `metadata.decision`, if there is
-        one."""
+        """Return whether samples with class scores [n, C] are taken for the class of `metadata.decision`."""
         if (decision := self.metadata.decision) is None:
             return []
         odds = scores.double() if self.metadata.labels == "multi" else log_odds(scores.double())
@@ -251,10 +250,9 @@ def _in_folder(config: RunConfig, folder: RunFolder, at: At, note: Note) -> Chec
 
 
 class RoundModels:
-    """The models of a round whose number `checkpoint.keep_clients` names, as plain modules in evaluation mode.
-    `clients` are the ids of the clients whose uploads the server aggregated, `uploads` these uploads by client id, read
-    when they are asked for, and `after` the server's state after the `round`. Raises `ConfigError` for a round_ that
-    the result, a finished run with a folder, did not keep, and `CheckpointError` for damaged files."""
+    """The models of a round that `checkpoint.keep_clients` names, as plain modules in evaluation mode: `clients`, their
+    `uploads` by id, and `after`, the server's state after the `round`. Raises `ConfigError` for a round_ that the
+    result did not keep, and `CheckpointError` for damaged files."""
 
     def __init__(self, result: RunData, round_: int) -> None:
         try:

@@ -48,10 +48,9 @@ def save(
     best_round: int | None = None,
     for_rewind: bool = False,
 ) -> tuple[Path, str]:
-    """Write a checkpoint next to the others in `folder`, delete all but the newest `keep` and that of `best_round`, and
-    return its folder and the sha256 of its content.
-    `changed` are the clients whose state changed since the checkpoint `previous`, with which the other states are
-    shared. `for_rewind` also keeps some older ones. Raises `OSError`, leaving the older checkpoints usable."""
+    """Write a checkpoint of the state into `folder`, delete all but the newest `keep` and that of `best_round`, and
+    return its folder and sha256. Other states than those of `changed` clients are shared with `previous`. `for_rewind`
+    also keeps some older ones. Raises `OSError`, leaving the older checkpoints usable."""
     target = folders.round_folder(folder, checkpoint.round)
     with folders.written_whole(target) as partial:
         server = state_archive.write_record(partial / _SERVER, checkpoint.server)

@@ -62,9 +62,8 @@ class CollectedRuns:
 
 
 def search_runs(folders: Sequence[Path]) -> CollectedRuns:
-    """Return all finished runs in and below `folders`, each once, in the order of their paths; they may be none.
-    Left out are runs that have not finished or cannot be read, folders without runs and trials of tuning. Links to
-    folders are not followed. Raises `ConfigError` for paths that are no folders."""
+    """Return all finished runs in and below `folders`, each once, in the order of their paths, without damaged ones and
+    trials of tuning; links are not followed. Raises `ConfigError` for paths that are no folders."""
     collected, visited = CollectedRuns(), set[Path]()
     for folder in folders:
         if not folder.is_dir():
@@ -160,8 +159,7 @@ def tuned_notes(results: Sequence[RunData]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TuningChoice:
-    """The values chosen for a group of cells, their validation score (None if there is none), and a text for each
-    trial."""
+    """The values chosen for a group of cells, their validation score (None without one), and a text for each trial."""
 
     group: str
     chosen: dict[str, Any]

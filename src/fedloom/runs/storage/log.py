@@ -74,7 +74,6 @@ class MetricsLog:
         self._size, self._sha256 = 0, hashlib.sha256()
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Add rows at the end."""
         # sums over rows must stay finite; NaN is null in the file
         bounded = (row if abs(row["value"]) < LARGEST else Row(**{**row, "value": math.nan}) for row in rows)
         text = "".join(json_text(row) + "\n" for row in bounded).encode()
@@ -165,8 +164,7 @@ def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[f
 
 
 def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY) -> dict[str, float | None]:
-    """Return the test accuracy in [0, 1] by each way of selecting a round (`last_k`, `criterion`); None if not
-    validated."""
+    """Return the test accuracy by each way of selecting a round (`last_k`, `criterion`); None if not validated."""
     validated = any(curve(rows, name, "val")[0] for name in (criterion.name, "accuracy"))
     selections = ("last", "best_val", "best_test", "mean_last_k")
     by_selection = {s: value_at_selected_round(rows, "accuracy", s, last_k, criterion) for s in selections}
@@ -176,8 +174,7 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
 def value_at_selected_round(
     rows: Sequence[Row], name: str, select: str, last_k: int, criterion: Criterion = ACCURACY
 ) -> float | None:
-    """Return the test measure `name` at the `selected_rounds` (select, last_k, criterion); None if it was not
-    measured."""
+    """Return the test measure `name` in `rows` at the `selected_rounds` (select, last_k); None without."""
     return mean_over(rows, name, selected_rounds(rows, select, last_k, criterion))
 
 
@@ -240,7 +237,6 @@ class DriftRound:
         ]
 
     def line(self) -> str:
-        """Return the round as a line of drift.jsonl."""
         return json_text({"round": self.round, "values": self.values, "notes": self.notes}) + "\n"
 
 

@@ -66,7 +66,7 @@ class RunFolder:
         self._lock = FileLock(path / folders.LOCK, timeout=0)
 
     def open(self) -> None:
-        """Create, lock and mark the folder. Raises `RunFolderError` if it is in use, not writable, or holds foreign
+        """Create, lock and mark the folder. Raises `RunFolderError` if it is in use, not writable, or holds other
         files."""
         try:
             folders.check(self.path, "run")
@@ -89,8 +89,7 @@ class RunFolder:
         self._lock.release()
 
     def check_files(self) -> None:
-        """Raise `RunFolderError` for a link or a folder in the way of a file of the run. The run folder may be a
-        link."""
+        """Raise `RunFolderError` for a link or a folder in the way of a file of the run; it may be a link itself."""
         places = (*_FILES, EVALUATIONS)
         folders.refuse_links([*(self.path / name for name in places), *self._round_folders, self.states])
         for folder in self._round_folders:
@@ -182,8 +181,7 @@ class RunFolder:
         )
 
     def read_summary(self) -> dict[str, Any] | None:
-        """The numbers of summary.json, if any. Raises `RunFolderError` if they, the metrics or the config were
-        changed."""
+        """The numbers of summary.json, if any. Raises `RunFolderError` if they or files beside them were changed."""
         numbers, sums = self._read_json("summary.json")
         if numbers is None:
             return None

@@ -86,7 +86,6 @@ def load_operators() -> None:
 
 @cache
 def _prepared_convolution(*geometry: int) -> ctypes.CDLL:
-    """Compile the convolution of a geometry, let the operators use it, and return its library."""
     names = ("C_IN", "C_OUT", "HEIGHT", "WIDTH", "K_HEIGHT", "K_WIDTH", "PAD_Y", "PAD_X")
     kernel = library(KERNELS_FOLDER / "convolution.cpp", **dict(zip(names, geometry, strict=True)))
     functions = kernel.forward, kernel.input_gradient, kernel.weight_gradient
@@ -96,7 +95,6 @@ def _prepared_convolution(*geometry: int) -> ctypes.CDLL:
 
 @cache
 def _prepared_pooling(height: int, width: int) -> ctypes.CDLL:
-    """Compile the pooling of images of a size, let the operators use it, and return its library."""
     kernel = library(KERNELS_FOLDER / "pooling.cpp", HEIGHT=height, WIDTH=width)
     _registry().add_pooling((height, width), _address(kernel.forward), _address(kernel.backward))
     return kernel
@@ -276,5 +274,4 @@ class InferenceKernels(OwnKernels):
 
     @staticmethod
     def speeds_up(net: nn.Module) -> bool:
-        """Return whether `net` may have such operators."""
         return any(isinstance(module, nn.Conv2d) for module in net.modules())
