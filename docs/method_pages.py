@@ -83,6 +83,7 @@ def facts_table(method: Entry) -> str:
         "models": facts["yields"],
         "networks": _NETWORKS[facts["nets"]],
         "secure aggregation": "possible" if method.abilities.secure_sum else "not possible",
+        "uploads reveal": facts["uploads reveal"],
         "wrappers": facts["wrappers"],
         "batched engine": method.abilities.unstackable and f"no: {method.abilities.unstackable}",
         "several labels": f"no: {method.abilities.single_label}" if method.abilities.single_label else "yes",

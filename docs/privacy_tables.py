@@ -1,9 +1,8 @@
 """The two tables of the page on privacy, made from the declarations of messages and methods (`Spec.sends`)."""
 
-from dataclasses import dataclass
-
 from fedloom.engine.jobs import methods_by_stage
 from fedloom.methods import METHODS
+from fedloom.methods.catalogue import abilities, reveals
 
 # Facts in a node's replies, in addition to the method's upload, by the key in the reply (`wire.py`).
 REPORTED_FACTS = {
@@ -40,58 +39,6 @@ REPORTED_FACTS = {
     },
 }
 
-INDIRECTLY = "indirectly: the last layer"
-OUTPUTS = "indirectly: outputs of the network, which favour frequent classes"
-BODY = "perhaps: the body's weights"
-_WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic that hold a classifier's weights
-
-
-@dataclass(frozen=True, slots=True)
-class Privacy:
-    """The privacy of one method.
-
-    sends: entries of uploads, also in an opening or closing round. labels: entries that reveal the label mix directly.
-    head: whether trained weights of a classifier head are sent, whose changes follow the class counts. outputs: whether
-    predictions are sent. per_client:
-    entries that the server reads client by client, which a secure sum cannot replace.
-    """
-
-    method: str
-    sends: tuple[str, ...]
-    labels: tuple[str, ...]
-    head: bool
-    outputs: bool
-    per_client: tuple[str, ...]
-
-    @property
-    def label_disclosure(self) -> str:
-        """Say how an upload reveals the client's labels."""
-        ways = [f"directly: {', '.join(self.labels)}"] if self.labels else []
-        ways += [INDIRECTLY] if self.head else [OUTPUTS] if self.outputs else []
-        return "; ".join(ways) or (BODY if self.sends else "nothing is sent")
-
-    @property
-    def secure_sums(self) -> bool:
-        """Whether the server needs only sums over clients."""
-        return not self.per_client and bool(self.sends)
-
-
-def privacy_of(method: str) -> Privacy:
-    """Return the privacy of `method` with default options. Raises `ConfigError` for an unknown method."""
-    kind = METHODS.get(method)
-    up = kind.citation.up.keys() if kind.citation is not None else ()
-    instance = kind.configured("sound", {})
-    stages = [instance, *methods_by_stage(instance).values()]  # the rounds' entries come first
-    sends = {name: sent for stage in stages for name, sent in stage.spec.sends.items()}
-    return Privacy(
-        method,
-        tuple(sends),
-        tuple(name for name, sent in sends.items() if sent.labels),
-        bool(sends) if kind.citation is None else not _WITH_HEAD.isdisjoint(up),
-        "outputs" in up,
-        tuple(name for name, sent in sends.items() if sent.per_client or sent.sliced),
-    )
-
 
 def reported_facts_table() -> str:
     """Return a Markdown table of the facts that every node reports, whatever its method."""
@@ -104,13 +51,14 @@ def reported_facts_table() -> str:
 
 def methods_table() -> str:
     """Return a Markdown table of all methods whose clients keep their data."""
-    rows = ["| method | leaves a client | tells of its labels | a secure sum would do |", "|---|---|---|---|"]
+    rows = ["| method | leaves a client | reveals of its samples | a secure sum would do |", "|---|---|---|---|"]
     for name, kind in METHODS:
         if kind.spec.pooled:
             continue
-        privacy = privacy_of(name)
-        per_client = f"no: {', '.join(privacy.per_client)}" if privacy.per_client else "nothing is sent"
-        secure_sum = "yes" if privacy.secure_sums else per_client
-        cells = (name, ", ".join(privacy.sends) or "nothing", privacy.label_disclosure, secure_sum)
-        rows.append(f"| {' | '.join(cells)} |")
+        stages = methods_by_stage(kind.configured("sound", {})).values()
+        sends = dict.fromkeys(entry for stage in stages for entry in stage.spec.sends)
+        able = abilities(kind)
+        per_client = f"no: {', '.join(sorted(able.per_client))}" if able.per_client else "nothing is sent"
+        secure_sum = "yes" if able.secure_sum else per_client
+        rows.append(f"| {name} | {', '.join(sends) or 'nothing'} | {reveals(kind)} | {secure_sum} |")
     return "\n".join(rows)

@@ -6,16 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from torch import Tensor
 
 from docs import privacy_tables as tables
-from docs.privacy_tables import BODY, INDIRECTLY, REPORTED_FACTS, privacy_of
+from docs.privacy_tables import REPORTED_FACTS
+from fedloom.core.tables import ClassTable
 from fedloom.flower.node_data import node_source
 from fedloom.flower.wire import ErrorReply, EvalReply, JoinReply, ServeReply, TrainReply
+from fedloom.methods import METHODS
+from fedloom.methods.catalogue import abilities, reveals
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import _Run
 from fedloom.runs.storage.run_data import RunData
 from flower_world import DEALT, config_of
-from support import FEDERATED
+from support import FEDERATED, ROW_METHODS, handmade, world
 
 PAGES = Path(__file__).parents[2] / "docs" / "deployment"
 
@@ -44,25 +48,45 @@ def test_every_method_is_in_it():
     assert all(f"\n| {name} |" in tables.methods_table() for name in FEDERATED)
 
 
-@pytest.mark.parametrize(
-    ("method", "sums", "labels"),
-    [("fedavg", True, ()), ("fedsc", False, ("prototypes", "class_counts")), ("local", False, ())],
-)
-def test_known_methods_are_told_rightly(method, sums, labels):
+def test_secure_sums_are_for_methods_that_need_no_single_client():
     """FedSC relates the prototypes of single clients to each other (Eq. 5-9): a sum hides what it needs."""
-    found = privacy_of(method)
-    assert (found.secure_sums, found.labels) == (sums, labels)
+    assert abilities(METHODS.get("fedavg")).secure_sum
+    assert abilities(METHODS.get("fedsc")).per_client == {"prototypes", "class_counts"}
 
 
-def test_methods_without_class_tables_tell_of_labels_indirectly_or_say_nothing():
-    """No row promises that labels stay hidden: that is not measured for any method."""
-    assert not any(row.split(" | ")[2] == "no" for row in tables.methods_table().splitlines()[2:])
-    told = {name: privacy_of(name).label_disclosure for name in FEDERATED}
-    assert told["local"] == "nothing is sent"
-    assert told["fedavg"] == told["lgfedavg"] == INDIRECTLY
-    assert told["fedper"] == told["fedbabu"] == BODY
-    assert told["fedsc"] == f"directly: prototypes, class_counts; {INDIRECTLY}"
-    assert told["fedproto"] == "directly: prototypes, class_counts"
+LAST_LAYER = "the label mix indirectly, by changes of the last layer"
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        (("fedavg", "lgfedavg", "fedavg+topk"), LAST_LAYER),
+        (("fedper", "fedbabu"), "perhaps the label mix, by the body's weights"),
+        (("local",), "nothing"),
+        (("central",), "everything: the data are in one place"),
+        (("fedproto",), "prototypes and class counts"),
+        (("fedsc",), f"prototypes and class counts; {LAST_LAYER}"),
+        (("fedprox+dw",), f"class means of outputs and class counts; {LAST_LAYER}"),
+        (("fedncm", "fedcof"), f"{LAST_LAYER}; after the last round class means of features and class counts"),
+        (("feddbe",), f"{LAST_LAYER}; before the first round mean of features"),
+        (("fedmd",), "the label mix indirectly, by outputs that favour frequent classes"),
+    ],
+)
+def test_what_uploads_reveal_in_all_rounds(methods, words):
+    assert {reveals(METHODS.get(name)) for name in methods} == {words}
+
+
+def test_every_class_table_and_count_in_an_upload_is_said_to_reveal_labels():
+    """By the uploads themselves: no method may send counts or rows by class that its declaration leaves out."""
+    for name in set(ROW_METHODS) & set(FEDERATED):
+        toy = world(handmade(name), [[0, 1, 2, 0], [1, 3, 3, 2]])
+        for stage, method in toy.federation.methods.items():
+            round_ = {"opening": 0, "round": 1, "closing": toy.federation.tasks[0].rounds + 1}[stage]
+            upload = toy.worker.run(toy.federation.job(0, round_)).upload
+            by_class = {key for key, value in upload.items() if isinstance(value, ClassTable)}
+            by_class |= {key for key, value in upload.items() if isinstance(value, Tensor) and value.shape == (4,)}
+            declared = {key for key, sent in method.spec.sends.items() if sent.labels}
+            assert by_class <= declared, (name, stage)
 
 
 def test_the_change_of_the_last_layer_follows_the_class_counts():

@@ -178,7 +178,7 @@ def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: st
         print_lines("no method matches all filters")
         return
     # Trying each wrapper on each method takes seconds, so only the page of a method lists the wrappers that accept it.
-    facts = [(entry.name, entry.facts(with_wrappers=False)) for entry in matching]
+    facts = [(entry.name, entry.facts(full=False)) for entry in matching]
     print_catalogue(console_of(False), "method", facts)
     print_lines(
         "  yields: the models that the protocols model/data test, e.g. personal by personal/local",

@@ -12,6 +12,8 @@ from fedloom.diagnosis.advice_trial import TrialOutcome, run_trial
 from fedloom.diagnosis.diagnosis import Diagnosis, diagnose_scenario
 from fedloom.diagnosis.evidence import GOALS, Evidence, Needs, evidence_for, fitted, rules
 from fedloom.engine.jobs import require_data
+from fedloom.methods import METHODS
+from fedloom.methods.catalogue import reveals
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.setup import Setup
@@ -100,6 +102,9 @@ class Advice:
             texts.append(f"not in the list, because a run diverged there: {', '.join(lost)}")
         if self.unmeasured and len(self.suggestions) < LONGEST:
             texts.append(f"meet the needs, but are not measured there: {', '.join(self.unmeasured)}")
+        told = {name: reveals(METHODS.get(name)) for name in filter(None, [*self.methods, self.reference])}
+        for what in dict.fromkeys(told.values()):
+            texts.append(f"uploads reveal {what}: {', '.join(name for name in told if told[name] == what)}")
         if self.trial is not None:
             texts.append(self.trial.sentence())
         elif self.reference is not None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from fedloom.core.errors import ConfigError, MissingPackageError
 from fedloom.core.streams import Streams
+from fedloom.core.text import listed
 from fedloom.methods.contract.citation import Citation, formula
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
 from fedloom.methods.contract.method import METHODS, WRAPPERS, Method
@@ -33,6 +34,30 @@ def initial_part(method: Method, task: Task) -> InitialPart | None:
     if Role.HEAD in roles:
         return "head"
     return "body" if Role.BODY in roles else None
+
+
+_WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic that hold a classifier's weights
+
+
+def reveals(kind: type[Method]) -> str:
+    """Say what a client's uploads reveal of its samples in all rounds of a run, from what the method declares."""
+    method, up = _plain(kind), None if kind.citation is None else kind.citation.up.keys()
+    if kind.spec.pooled:
+        return "everything: the data are in one place"
+    rounds = {"": method, "before the first round ": method.opening(), "after the last round ": method.closing()}
+    told = {}
+    for when, stage in rounds.items():
+        sends = {} if stage is None else stage.spec.sends
+        names = {name: sent.statistic or name.rpartition(".")[2].replace("_", " ") for name, sent in sends.items()}
+        told[when] = listed([names[name] for name, sent in sends.items() if sent.labels or sent.statistic])
+    indirectly = ""
+    if method.spec.sends and (up is None or not _WITH_HEAD.isdisjoint(up)):
+        indirectly = "the label mix indirectly, by changes of the last layer"
+    elif up is not None and "outputs" in up:
+        indirectly = "the label mix indirectly, by outputs that favour frequent classes"
+    texts = [told.pop(""), indirectly, *(when + names for when, names in told.items() if names)]
+    nothing = "perhaps the label mix, by the body's weights" if method.spec.sends else "nothing"
+    return "; ".join(filter(None, texts)) or nothing
 
 
 _CLIENTS, _CLASSES = 20, 4
@@ -183,8 +208,8 @@ class Entry:
     def compared_in(self) -> tuple[str, ...]:
         return tuple(self.citation.compared_in) if self.citation else ()
 
-    def facts(self, with_wrappers: bool = True) -> dict[str, str]:
-        """Return the cells of tables, by column. `with_wrappers` tries every wrapper."""
+    def facts(self, full: bool = True) -> dict[str, str]:
+        """Return the cells of tables, by column; `full` adds what uploads reveal, and tries every wrapper."""
         citation, traffic = self.citation, ("down", "up", "state")
         down, up, state = (formula(getattr(citation, name)) if citation else "?" for name in traffic)
         cells = {
@@ -200,7 +225,9 @@ class Entry:
             "stacks": "no" if self.abilities.unstackable else "yes",
             "several labels": "no" if self.abilities.single_label else "yes",
         }
-        return cells | ({"wrappers": self.accepted_wrappers} if with_wrappers else {})
+        if not full:
+            return cells
+        return cells | {"uploads reveal": reveals(METHODS.get(self.name)), "wrappers": self.accepted_wrappers}
 
 
 def entry(name: str) -> Entry:

@@ -41,8 +41,8 @@ class Calibration(fm.Method):
     spec = fm.Spec(
         features=True,
         sends={
-            "means": fm.Sent(per_client=True, labels=True),
-            "covariances": fm.Sent(per_client=True, labels=True, spread=2.0),
+            "means": fm.Sent(per_client=True, labels=True, statistic="class means of features"),
+            "covariances": fm.Sent(per_client=True, labels=True, spread=2.0, statistic="class covariances of features"),
             "class_counts": fm.Sent(per_client=True, labels=True),
         },
     )

@@ -19,7 +19,7 @@ class FD(fm.Method):
     spec = fm.Spec(
         private=fm.ALL_ROLES,
         architectures="any",
-        sends={"outputs": fm.Sent(per_client=True, labels=True)},
+        sends={"outputs": fm.Sent(per_client=True, labels=True, statistic="class means of outputs")},
         single_because="its soft labels are means over a softmax of classes",
     )
 

@@ -21,7 +21,10 @@ class FedCDA(fm.Method):
     w is the mean of all choices. The first rounds are FedAvg. No code was released: K, B, L and the warm-up are those
     of re-implementations."""
 
-    spec = fm.Spec(sends={"model": fm.Sent(per_client=True), "loss": fm.Sent(per_client=True)}, labels="multi")
+    spec = fm.Spec(
+        sends={"model": fm.Sent(per_client=True), "loss": fm.Sent(per_client=True, statistic="mean loss")},
+        labels="multi",
+    )
 
     class Options(fm.Options):
         kept: int = fm.option(3, "K, models that the server keeps of each client.", ge=1)

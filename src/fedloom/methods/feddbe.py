@@ -112,7 +112,9 @@ class FedDBE(Debiased):
 class Consensus(Debiased):
     """The opening round of FedDBE."""
 
-    spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True, sends={"mean": fm.Sent()})
+    spec = fm.Spec(
+        private=frozenset({fm.Role.EXTRA}), features=True, sends={"mean": fm.Sent(statistic="mean of features")}
+    )
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         return fm.Start(with_bias(fm.get_tree(payload, "model"), ctx.task.init[BIAS], ctx.task), {})

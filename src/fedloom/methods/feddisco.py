@@ -15,7 +15,12 @@ class FedDisco(fm.Method):
     Server: p_k in proportion to max(0, n_k / n - a d_k + b), n over the participants; w <- sum_k p_k w_k."""
 
     spec = fm.Spec(
-        sends={"model": fm.Sent(), "discrepancy": fm.Sent(per_client=True, labels=True)},
+        sends={
+            "model": fm.Sent(),
+            "discrepancy": fm.Sent(
+                per_client=True, labels=True, statistic="distance of the label mix from equal shares"
+            ),
+        },
         single_because="its weights compare shares of classes that exclude each other",
     )
 

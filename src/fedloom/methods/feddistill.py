@@ -20,7 +20,7 @@ class FedDistill(fm.Method):
         receives=None,
         sends={
             "model": fm.Sent(),
-            "outputs": fm.Sent(labels=True),
+            "outputs": fm.Sent(labels=True, statistic="class means of outputs"),
             "class_counts": fm.Sent(per_client=True, labels=True),
         },
         single_because="its soft labels are means over a softmax of classes",

@@ -52,7 +52,7 @@ class DW(fm.Method):
         self.names = fm.names_of(self, "dw")
         self.dw = self.names.options(Options, self.options)
         entries = {
-            "soft_labels": fm.Sent(labels=True),
+            "soft_labels": fm.Sent(labels=True, statistic="class means of outputs"),
             "class_counts": fm.Sent(per_client=True, labels=True, dp="ones"),
         }
         sends = {**self.spec.sends, **{self.names.entry(name): sent for name, sent in entries.items()}}

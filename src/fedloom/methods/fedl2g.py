@@ -28,7 +28,7 @@ class FedL2G(fm.Method):
         private=fm.ALL_ROLES - VECTORS,
         architectures="any",
         features=True,
-        sends={"guiding": fm.Sent(labels=True)},
+        sends={"guiding": fm.Sent(labels=True, statistic="guiding vectors of held classes")},
         unstackable="its vectors learn from gradients of a gradient",
     )
 

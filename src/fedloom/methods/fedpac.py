@@ -29,9 +29,9 @@ class FedPAC(fm.Method):
             "model": fm.Sent(),
             "head": fm.Sent(per_client=True),
             "prototypes": fm.Sent(labels=True),
-            "start_means": fm.Sent(per_client=True, labels=True),
+            "start_means": fm.Sent(per_client=True, labels=True, statistic="class means of features before training"),
             "class_counts": fm.Sent(per_client=True, labels=True),
-            "variance": fm.Sent(per_client=True, spread=20.0),
+            "variance": fm.Sent(per_client=True, spread=20.0, statistic="variance of features"),
         },
     )
 

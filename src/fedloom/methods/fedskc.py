@@ -26,7 +26,12 @@ class FedSKC(fm.Method):
     spec = fm.Spec(
         receives=("model", "knowledge"),
         features=True,
-        sends={"model": fm.Sent(), "knowledge": fm.Sent(per_client=True, labels=True, spread=2.0, dp="noise")},
+        sends={
+            "model": fm.Sent(),
+            "knowledge": fm.Sent(
+                per_client=True, labels=True, spread=2.0, dp="noise", statistic="class means of logits"
+            ),
+        },
         labels="multi",
     )
 

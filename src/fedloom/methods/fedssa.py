@@ -23,7 +23,7 @@ class FedSSA(fm.Method):
         requires=("linear_head",),
         private=fm.ALL_ROLES,
         architectures="any",
-        sends={"header": fm.Sent(labels=True)},
+        sends={"header": fm.Sent(labels=True, statistic="head rows of held classes")},
         labels="multi",
     )
 
@@ -79,7 +79,7 @@ class FedSSA(fm.Method):
             sends = {**self.spec.sends, "class_counts": fm.Sent(per_client=True, labels=True)}
             self.spec = replace(self.spec, sends=sends)
         elif self.options.pool == "all_known":
-            self.spec = replace(self.spec, sends={"header": fm.Sent(per_client=True, labels=True)})
+            self.spec = replace(self.spec, sends={"header": replace(self.spec.sends["header"], per_client=True)})
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)

@@ -21,7 +21,10 @@ class HeteroFL(fm.Method):
     spec = fm.Spec(
         architectures="any",
         features=True,
-        sends={"model": fm.Sent(sliced=True), "classes": fm.Sent(per_client=True, labels=True)},
+        sends={
+            "model": fm.Sent(sliced=True),
+            "classes": fm.Sent(per_client=True, labels=True, statistic="held classes"),
+        },
     )
 
     class Options(fm.Options):

@@ -17,7 +17,6 @@ from fedloom.methods.parts.one_shot import gaussian_head, shrunk
 _STEPS, _HALVINGS, _SMALL = 50, 40, 1e-7  # of the search in the unit box
 TABLES = ("means", "covariance", "held")  # that travel down with the body
 FEWEST = 3  # samples of a class from which a test takes the client's own mean of it
-LABELS = fm.Sent(labels=True)
 _AT_BOUND = 1e-6
 
 
@@ -37,10 +36,10 @@ class PFedFDA(fm.Method):
         features=True,
         sends={
             "model": fm.Sent(),
-            "covariance": fm.Sent(spread=20.0),
+            "covariance": fm.Sent(spread=20.0, statistic="covariance of features"),
             "betas": fm.Sent(),
-            "means": LABELS,
-            "held": LABELS,
+            "means": fm.Sent(labels=True, statistic="class means of features"),
+            "held": fm.Sent(labels=True, statistic="held classes"),
         },
         single_because="its Gaussians and priors are of classes that exclude each other",
     )

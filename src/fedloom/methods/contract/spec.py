@@ -21,6 +21,8 @@ class Sent:
         per_client: the server reads the entry of every client. If False, it only needs their mean (`Method.mean`),
             which a wrapper may replace and secure aggregation may compute.
         labels: the entry is counted or averaged by class, and so tells a client's label mix directly.
+        statistic: of a client's samples, in words such as "class means of features"; empty for weights and scalars, and
+            where the entry's name says it.
         form: "whole": a tree of weights, with the entries that the server sent under this name. "change": an update.
             "own": a format that wrappers such as compression must not touch.
         sliced: trees hold leading slices of the server's entries, of a size for each client (`Method.mean(within=)`).
@@ -34,6 +36,7 @@ class Sent:
 
     per_client: bool = False
     labels: bool = False
+    statistic: str = ""
     form: Literal["whole", "change", "own"] = "whole"
     sliced: bool = False
     spread: float = 1.0

@@ -96,7 +96,12 @@ class SumsRound(HeadRound):
     """A head from sums over all samples: the server needs no single client's."""
 
     spec = fm.Spec(
-        features=True, sends={name: fm.Sent(labels=True) for name in ("squares", "class_sums", "class_shares")}
+        features=True,
+        sends={
+            "squares": fm.Sent(labels=True, statistic="second moments of features"),
+            "class_sums": fm.Sent(labels=True, statistic="class sums of features"),
+            "class_shares": fm.Sent(labels=True),
+        },
     )
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
@@ -125,7 +130,10 @@ class MeansRound(HeadRound):
 
     spec = fm.Spec(
         features=True,
-        sends={"means": fm.Sent(per_client=True, labels=True), "class_counts": fm.Sent(per_client=True, labels=True)},
+        sends={
+            "means": fm.Sent(per_client=True, labels=True, statistic="class means of features"),
+            "class_counts": fm.Sent(per_client=True, labels=True),
+        },
     )
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
