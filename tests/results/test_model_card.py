@@ -52,6 +52,11 @@ def test_a_card_has_the_numbers_of_the_run(make_result: MakeResult) -> None:
     assert card.rstrip().endswith("what it must not decide.")
 
 
+def test_an_epsilon_is_next_to_the_accuracy(make_result: MakeResult) -> None:
+    card = model_card(described(), 35, make_result(figures={"epsilon": 5.25, "delta": 1e-3}), {})
+    assert "| accuracy | 0.9000 |\n| epsilon | 5.2500 |\n| delta | 0.0010 |" in card
+
+
 def test_unknown_facts_are_left_out(make_result: MakeResult) -> None:
     card = model_card(described(), 35, None, {})
     assert [line for line in card.splitlines() if line.startswith("## ")] == [

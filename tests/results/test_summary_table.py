@@ -1,11 +1,14 @@
 """The summary of a run and of a comparison: a table for people, plain values for programs."""
 
 import html
+import io
 
 import pandas
 import pytest
+from rich.console import Console
 
 import fedloom as fl
+from fedloom.cli.terminal import print_result
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +66,19 @@ def test_an_accuracy_that_is_missing_is_a_dash(compared) -> None:
     result = compared.results[0]
     without = fl.Result({**result.numbers, "best_val_accuracy": None}, result.rows, result.config, result.scenario)
     assert str(without.summary()).splitlines()[-1].split()[-2] == "–"
+
+
+def test_wherever_an_epsilon_is_shown_its_accuracy_is_beside_it(make_result) -> None:
+    budget = {"delta": 1e-3, "epsilon": 5.25}
+    runs = [make_result("fedavg+dp", seed, accuracies=(0.5 + seed / 10,), figures=budget) for seed in (0, 1)]
+    done = fl.Comparison([*runs, *(make_result(seed=seed) for seed in (0, 1))])
+    texts = [repr(done.summary()), *(done.table(format=kind) for kind in ("text", "markdown", "latex"))]
+    for text in texts:
+        headings = next(line for line in text.splitlines() if "accuracy" in line)
+        assert headings.index("accuracy") < headings.index("epsilon") < headings.index("best val")
+        assert "55.0" in next(line for line in text.splitlines() if "5.25" in line)
+    assert {"accuracy", "epsilon"} <= done.summary()[0].keys() | runs[0].summary()[0].keys()
+    assert "fedavg+dp: epsilon 5.25, delta 0.001." in done.pivot("method", format="latex")
+    stream = io.StringIO()
+    print_result(Console(file=stream, width=200), runs[0], brief=True)
+    assert "accuracy 50.00 % (global/global, last), delta 0.001, epsilon 5.25," in stream.getvalue()

@@ -56,9 +56,11 @@ def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapp
 def print_result(console: Console, result: RunData, brief: bool = False) -> None:
     """Print the `result` of a run: its accuracy and, unless `brief`, its costs, metrics and notes."""
     n = result.numbers
+    named = sorted((name, value) for name, value in n.get("figures", {}).items() if value is not None)
+    figures = "".join(f", {name} {value:.3g}" for name, value in named)
     console.print(
         f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
-        f"({_protocol_text(result)}, {n['select']}), {counted(n['rounds'], 'round')}, seed {n['seed']}",
+        f"({_protocol_text(result)}, {n['select']}){figures}, {counted(n['rounds'], 'round')}, seed {n['seed']}",
         soft_wrap=True,
     )
     for protocol in result.protocols[1:]:
@@ -79,8 +81,6 @@ def print_result(console: Console, result: RunData, brief: bool = False) -> None
     seconds = n["seconds"]
     shares = ", ".join(f"{name} {seconds[name]:.1f} s" for name in SECONDS if name != "total" and name in seconds)
     console.print(f"  {seconds['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
-    if figures := n.get("figures"):
-        console.print("  " + ", ".join(f"{name} {value:.3g}" for name, value in sorted(figures.items())))
     if attack := n.get("attack"):
         success = attack["success"]
         success_text = "one run cannot show its success" if success is None else f"success {percent(success)} %"

@@ -133,7 +133,6 @@ def _training(training: Training, run: RunData | None) -> CardSection:
         rows += [(key.replace("_", " "), str(config[key])) for key in keys if key in config]
         optimizer = dict(config.get("optimizer", {}))
         rows.append(("optimizer", _with_keys(str(optimizer.pop("name", "")), optimizer)))
-        rows += [(name, f"{value:.4g}") for name, value in run.numbers.get("figures", {}).items() if value is not None]
         if stopped := run.numbers.get("stopped"):
             rows.append(("stopped early", f"round {stopped['round']}: {stopped['reason']}"))
     return CardSection("Training", rows)
@@ -178,7 +177,7 @@ def _data(metadata: ExportMetadata, run: RunData) -> CardSection:
 
 def _results(training: Training, run: RunData) -> CardSection:
     numbers = run.numbers
-    values = {"accuracy": numbers["accuracy"], **numbers.get("metrics", {})}
+    values = {"accuracy": numbers["accuracy"], **numbers.get("figures", {}), **numbers.get("metrics", {})}
     values["best validation round's accuracy"] = numbers.get("best_val_accuracy")
     values["test loss of the last round"] = numbers.get("test_loss")
     baselines = {"majority_global": "baseline: most frequent class", "majority_own": "baseline: client's own majority"}

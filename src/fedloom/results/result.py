@@ -12,7 +12,7 @@ from fedloom.core.errors import ConfigError, printable
 from fedloom.core.text import counted, percent
 from fedloom.results.data_table import Cell, DataTable, Record, frame
 from fedloom.results.group import ResultRow
-from fedloom.results.result_tables import result_columns, results_table
+from fedloom.results.result_tables import figure_names, result_columns, results_table
 from fedloom.runs.storage.log import At
 from fedloom.runs.storage.run_data import RunData
 
@@ -84,7 +84,8 @@ def comparison_summary(rows: Sequence[ResultRow], verdict: str) -> Summary:
         rows: the rows of its table.
         verdict: the finding of the comparison, in words."""
     several = {"protocol"} if len({row["protocol"] for row in rows}) > 1 else set()
-    shown = [column for column in result_columns(rows) if column.heading in _COMPARED | several]
+    headings = _COMPARED | several | {*figure_names(rows)}
+    shown = [column for column in result_columns(rows) if column.heading in headings]
     measured = sorted({f"protocol {row['protocol']}, round selected: {row['select']}" for row in rows})
     if several and len({row["select"] for row in rows}) == 1:
         measured = [f"round selected: {rows[0]['select']}"]

@@ -52,11 +52,11 @@ def result_columns(rows: Sequence[ResultRow]) -> list[Field[ResultRow]]:
         Field("select", lambda row: row["select"]),
         Field("n", lambda row: str(row["n"]), lambda row: row["n"]),
         Field("accuracy %", lambda row: plus_minus(row["accuracy"], row["std"]), lambda row: row["accuracy"]),
+        *map(_figure, figure_names(rows)),  # an epsilon says little without its accuracy
         Field.of("best val %", lambda row: row["best_val"], percent),
         Field.of("up", lambda row: row["bytes_up"], bytes_text),
         Field.of("down", lambda row: row["bytes_down"], bytes_text),
         Field.of("time", lambda row: row["seconds"], seconds_text),
-        *map(_figure, figure_names(rows)),
         *map(_metric, metric_names(rows)),
     ]
     if any(row["diverged"] for row in rows):

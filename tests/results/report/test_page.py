@@ -51,6 +51,11 @@ def page_of(tmp_path):
     return written
 
 
+def test_an_epsilon_is_next_to_the_accuracy(page_of, make_result):
+    text = page_of([make_result("fedavg+dp", figures={"epsilon": 5.25})])
+    assert re.search(r"Accuracy %.{0,60}Epsilon", text, re.DOTALL)
+
+
 def test_page_is_complete(page_of, two_methods):
     text = page_of(two_methods)
     elements = Elements(text)

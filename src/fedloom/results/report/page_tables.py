@@ -55,6 +55,7 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Call
     columns: list[Field[ChartRow]] = [
         *_named(several),
         Field("accuracy %", lambda row: _accuracy(row.row["accuracy"], row.row["std"]), lambda r: r.row["accuracy"]),
+        *(_of_row(in_words[name], _heading(name)) for name in figure_names(plain)),
     ]
     if pairs:
         columns.append(
@@ -68,7 +69,7 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Call
     metrics = [name for name in in_words if name.partition(" ")[0] in measured]
     shown = [name for name in varying if name == "preset" or not several]  # settings name the others
     others = [name for name in ("diverged", "attack", "success %") if name in in_words]
-    for name in (*metrics, *figure_names(plain), "n", "best val %", *shown, *others):
+    for name in (*metrics, "n", "best val %", *shown, *others):
         columns.append(_of_row(in_words[name], "at best val %" if name == "best val %" else _heading(name)))
     caption = "Test accuracy in percent, mean ± sample standard deviation over n seeds."
     caption += f" {family_note(plain)}" if pairs else ""
