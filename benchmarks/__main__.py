@@ -17,6 +17,7 @@ NAMES = (
     "hundred_rounds",
     "paper_figures",
     "tangent_kernels",
+    "code_elsewhere",
     "keep",
     "verdict_power",
     "advice",

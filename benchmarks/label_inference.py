@@ -15,7 +15,7 @@ from torch import Tensor
 from fedloom.core.records import Record, Value
 from fedloom.core.tables import ClassTable
 
-Source = Literal["counts", "last layer and mask", "last layer", "mask", "nothing"]
+Source = Literal["counts", "shares", "last layer and mask", "last layer", "mask", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class LabelGuess:
 def infer_labels(upload: Record, received: Record, num_classes: int, changes: Collection[str] = ()) -> LabelGuess:
     """Infer a client's label shares from one upload, by what tells most.
 
-    Counts by class are read off. Otherwise the change of the last layer is scaled such that the class whose output fell
-    most has no sample, among the classes in the masks. Masks alone give equal shares to these classes.
+    Counts and shares by class are read off. Otherwise the change of the last layer is scaled such that the class whose
+    output fell most has no sample, among the classes in the masks. Masks alone give equal shares to these classes.
 
     upload: the client's, unpacked. received: the payload that it had received. num_classes: C. changes: names of
     entries that are changes already, `Sent(form="change")`; other trees are weights.
@@ -38,6 +38,8 @@ def infer_labels(upload: Record, received: Record, num_classes: int, changes: Co
     for value in upload.values():
         if isinstance(value, Tensor) and value.shape == (num_classes,) and _counts(value):
             return LabelGuess(_as_shares(value.double(), torch.ones(num_classes, dtype=torch.bool)), "counts")
+        if isinstance(value, Tensor) and value.shape == (num_classes,) and _shares(value):
+            return LabelGuess(value.double(), "shares")
     held = _held(upload, num_classes)
     before = {key: value for key, value in received.items() if key not in changes}
     scores = _last_layer(upload, before, num_classes)
@@ -67,14 +69,22 @@ def _counts(value: Tensor) -> bool:
     return not value.is_floating_point() and value.dtype != torch.bool and bool((value != 1).any())
 
 
+def _shares(value: Tensor) -> bool:
+    """Whether a tensor holds shares of samples, of more than one class: a mask of one class sums to 1 as well."""
+    whole = value.is_floating_point() and bool((value >= 0).all()) and abs(float(value.double().sum()) - 1) < 1e-5
+    return whole and bool((value != 1).all())
+
+
 def _held(upload: Record, num_classes: int) -> Tensor:
     """The classes that all class tables and masks of an upload hold [C] (bool); all, if none holds any."""
     held = torch.ones(num_classes, dtype=torch.bool)
     for value in upload.values():
         mask = value.held if isinstance(value, ClassTable) else value
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or not mask.dim() or mask.shape[-1] != num_classes:
+        if not isinstance(mask, Tensor) or not mask.dim() or mask.shape[-1] != num_classes:
             continue
-        if bool(mask.any()):
+        if mask.is_floating_point() and mask.dim() == 1 and bool(((mask == 0) | (mask == 1)).all()):
+            mask = mask.bool()  # as pFedFDA sends it, for a mean
+        if mask.dtype == torch.bool and bool(mask.any()):
             held = held & mask.reshape(-1, num_classes).any(0)
     return held
 

@@ -9,9 +9,11 @@ same state without noise, as after a secure sum. Rows that are in the results ar
 """
 
 import argparse
+import itertools
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,7 @@ INVERTED = (1, 4)  # batches of the search, which takes longer
 ATTACKED = 3  # clients whose inputs are searched for
 CLASSES, SHAPE = 10, (1, 8, 8)
 CELLS_PATH, LABELS_PATH = RESULTS / "privacy.csv.gz", RESULTS / "privacy-labels.csv.gz"
+STAGES_PATH = RESULTS / "privacy-stages.csv.gz"
 
 
 def name_of(method: str, wrapper: str) -> str:
@@ -204,27 +207,29 @@ def searched_inputs(view: View, change: Tree, y: Tensor, seed: int) -> Tensor:
     return invert_gradient(net, tree_of(net) | start, gradient, y, SHAPE, rng=np.random.default_rng(seed), steps=200)
 
 
-def prototype_errors(running: _Run, seen: Mapping[int, tuple[Job, Record]], of: Mapping[int, View]) -> Row:
+def prototype_errors(
+    running: _Run, seen: Mapping[int, tuple[Job, Record]], of: Mapping[int, View], attacked: int = ATTACKED
+) -> Row:
     """Return the PSNR to a client's class means of inputs whose features are its prototypes, and of the mean image.
 
-    The attacker takes the weights that the client sent, or the first ones if it sends none. Both are None where a
-    method sends no prototypes.
+    The attacker takes the weights that the client sent or received, or the first ones if there are none. Both are None
+    where a method sends no prototypes. "lone": the same for classes of which the client has a single sample.
     """
     data = running.worker.data
     pixels = data.gather(torch.arange(len(data.y)))
     peak, mean = float(pixels.max() - pixels.min()), pixels.mean(0, keepdim=True)
-    psnr, guess = [], []
-    for client, (job, _) in list(seen.items())[:ATTACKED]:
+    psnr, guess, lone = [], [], []
+    for client, (job, _) in list(seen.items())[:attacked]:
         start = {name.removeprefix("online."): value for name, value in running.federation.tasks[0].init.items()}
-        weights = {**start, **weights_in(of[client].upload)}
+        weights = {**start, **weights_in(of[client].received), **weights_in(of[client].upload)}
         net = mlp(weights)
         tables = [
             value
-            for value in of[client].upload.values()
+            for value in with_means(of[client].upload).values()
             if isinstance(value, ClassTable) and value.values.shape[-1] == net.head.in_features
         ]
         if not tables:
-            return {"inverted": None, "mean image": None}
+            return {"inverted": None, "mean image": None, "lone": None}
         counts = job.ctx.class_counts
         classes = [c for c in range(CLASSES) if tables[0].held[c] and counts[c] > 0]
         x, y = data.gather(job.indices), data.y[job.indices]
@@ -233,10 +238,18 @@ def prototype_errors(running: _Run, seen: Mapping[int, tuple[Job, Record]], of: 
         inverted = invert_features(
             net, tree, tables[0].values[classes].float(), SHAPE, rng=np.random.default_rng(client), steps=200
         )
-        for image, class_mean in zip(inverted, truth, strict=True):
+        for image, class_mean, c in zip(inverted, truth, classes, strict=True):
             psnr.append(best_psnr(image.unsqueeze(0), class_mean.unsqueeze(0), peak))
+            lone += psnr[-1:] if counts[c] == 1 else []
             guess.append(best_psnr(mean, class_mean.unsqueeze(0), peak))
-    return {"inverted": average(psnr), "mean image": average(guess)}
+    return {"inverted": average(psnr), "mean image": average(guess), "lone": average(lone)}
+
+
+def with_means(upload: Record) -> Record:
+    """Return an upload with the class means that its sums by class hold, as Fed3R sends them."""
+    if "class_sums" not in upload:
+        return upload
+    return upload | {"means": ClassTable.from_sums(upload["class_sums"], upload["class_shares"])}
 
 
 def memberships(method: str, wrapper: str, seed: int, rounds: int) -> Row:
@@ -323,44 +336,70 @@ def labels_alone(method: str, seed: int) -> Row:
     return {"method": method, "seed": seed} | label_errors(seen, views(running, "", seen, federation.server), changes)
 
 
+def stages(method: str, seed: int, rounds: int) -> Iterator[Row]:
+    """Run a method, and attack the uploads of its rounds before the first and after the last: each client's, and where
+    the server needs no more, the mean over clients."""
+    instance = METHODS.get(method).configured("sound", {})
+    if instance.opening() is None and instance.closing() is None:
+        return
+    running, engine = started(config(method, "", seed, rounds, 2), (0, rounds + 1))
+    result = running.execute(None)
+    for stage, round_ in (("opening", 0), ("closing", rounds + 1)):
+        if round_ not in engine.seen:
+            continue
+        seen, of_stage = engine.seen[round_], running.federation.methods[stage]
+        sends, uploads = of_stage.spec.sends, {client: upload for client, (_, upload) in seen.items()}
+        single = {client: View(job.payload, upload) for client, (job, upload) in seen.items()}
+        attacks = {"each client": single}
+        if not any(sent.per_client for sent in sends.values()):
+            mean: Record = {name: of_stage.mean(uploads, name) for name in sends}
+            attacks[SUM] = {client: View(view.received, mean) for client, view in single.items()}
+        for view, of in attacks.items():
+            means = prototype_errors(running, seen, of, attacked=len(seen))
+            yield {
+                "method": method,
+                "seed": seed,
+                "stage": stage,
+                "view": view,
+                "accuracy": accuracy(result),
+                **label_errors(seen, of),
+                **{f"means.{name}": value for name, value in means.items()},
+            }
+
+
 def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks privacy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=("cells", "labels"), help="one part: all attacks, or labels of all methods")
+    parts = ("cells", "labels", "stages")
+    parser.add_argument("--only", choices=parts, help="all attacks, labels of all methods, or opening, closing rounds")
     parser.add_argument("--methods", nargs="*", help="cells such as fedsc or fedsc+dp, or methods; all unless given")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--keep", action="store_true", help="keep the rows in results/")
     arguments = parser.parse_args(words)
     torch.set_num_threads(1)
-
-    def wanted(name: str) -> bool:
-        return not arguments.methods or name in arguments.methods
-
-    seeds = range(arguments.seeds)
-    cells = read_rows(CELLS_PATH) if arguments.keep and CELLS_PATH.exists() else []
-    done = {(row["method"], row["wrapper"], row["seed"]) for row in cells}
-    for seed in seeds if arguments.only != "labels" else ():
-        for method, wrapper in (cell for cell in CELLS if wanted(name_of(*cell)) and (*cell, seed) not in done):
-            cells.append(rounded(measured(method, wrapper, seed, arguments.rounds)))
-            print(json.dumps(cells[-1]), flush=True)
-            if arguments.keep:
-                write_rows(CELLS_PATH, sorted(cells, key=lambda row: CELLS.index((row["method"], row["wrapper"]))))
-    labels = read_rows(LABELS_PATH) if arguments.keep and LABELS_PATH.exists() else []
-    done_labels = {(row["method"], row["seed"]) for row in labels}
-    for seed in seeds if arguments.only != "cells" else ():
-        for name in (name for name, kind in METHODS if wanted(name) and not kind.spec.pooled):
-            if (name, seed) in done_labels:
-                continue
+    federated = [(name, "") for name, kind in METHODS if not kind.spec.pooled]
+    measures: dict[str, tuple[Path, list[tuple[str, str]], Callable[[str, str, int], list[Row]]]] = {
+        "cells": (CELLS_PATH, CELLS, lambda *cell: [measured(*cell, arguments.rounds)]),
+        "labels": (LABELS_PATH, federated, lambda name, _, seed: [labels_alone(name, seed)]),
+        "stages": (STAGES_PATH, federated, lambda name, _, seed: list(stages(name, seed, arguments.rounds))),
+    }
+    for path, cells, measure in (measures[part] for part in parts if arguments.only in (None, part)):
+        rows = read_rows(path) if arguments.keep and path.exists() else []
+        done = {(row["method"], row.get("wrapper", ""), row["seed"]) for row in rows}
+        wanted = [cell for cell in cells if not arguments.methods or name_of(*cell) in arguments.methods]
+        for seed, cell in itertools.product(range(arguments.seeds), wanted):
             try:
-                labels.append(rounded(labels_alone(name, seed)))
+                fresh = [] if (*cell, seed) in done else [rounded(row) for row in measure(*cell, seed)]
             except ConfigError as error:
-                print(f"{name}: left out: {' '.join(str(error).split())[:120]}", flush=True)
-            else:
-                print(json.dumps(labels[-1]), flush=True)
-            if arguments.keep:
-                write_rows(LABELS_PATH, sorted(labels, key=lambda row: str(row["method"])))
+                print(f"{name_of(*cell)}: left out: {' '.join(str(error).split())[:120]}", flush=True)
+                continue
+            rows += fresh
+            for row in fresh:
+                print(json.dumps(row), flush=True)
+            if arguments.keep and fresh:
+                write_rows(path, sorted(rows, key=lambda row: cells.index((row["method"], row.get("wrapper", "")))))
 
 
 def rounded(row: Row) -> Row:

@@ -1,6 +1,6 @@
 """Tables of the pages on hostile nodes and on measured leaks."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,8 @@ _BLIND = {  # the error of a guess without any upload
 
 def tables() -> dict[str, str]:
     """Return the tables by name."""
-    hostile, median, honest, cells, labels = (
-        read_rows(RESULTS / f"{name}.csv.gz") for name in ("hostile", "median", "honest", "privacy", "privacy-labels")
-    )
+    names = ("hostile", "median", "honest", "privacy", "privacy-labels", "privacy-stages")
+    hostile, median, honest, cells, labels, stages = (read_rows(RESULTS / f"{name}.csv.gz") for name in names)
     return {
         "hostile": attack_table(hostile),
         "median": attack_table(median),
@@ -40,6 +39,7 @@ def tables() -> dict[str, str]:
         "prices": price_table(cells),
         "inputs": input_table(cells),
         "labels": label_table(labels),
+        "opening-and-closing": stage_table(stages),
     }
 
 
@@ -105,7 +105,19 @@ def label_table(rows: Rows) -> str:
     return markdown(("method", "error", "from"), lines, " r")
 
 
-def _grouped(rows: Rows, name: Callable[[Row], str]) -> Iterable[tuple[str, Rows]]:
+def stage_table(rows: Rows) -> str:
+    """Return a line per method and view of its opening or closing round: errors of labels, and of images of classes."""
+    columns = {"error": 2, "means.inverted": 1, "means.lone": 1}
+    lines: list[Sequence[str]] = [
+        (*title, *(_mean((row[name] for row in of_title), digits) for name, digits in columns.items()))
+        for title, of_title in _grouped(rows, lambda row: (row["method"], row["stage"], row["view"]))
+    ]
+    blind = [_mean((row[name] for row in rows), digits) for name, digits in (("uniform", 2), ("means.mean image", 1))]
+    headers = ("method", "round", "seen", "labels", "class means, dB", "single samples, dB")
+    return markdown(headers, [*lines, ("*a guess without any upload*", "", "", *blind, "")], "   rrr")
+
+
+def _grouped(rows: Rows, name: Callable[[Row], Any]) -> Iterable[tuple[Any, Rows]]:
     return [(group, [row for row in rows if name(row) == group]) for group in dict.fromkeys(map(name, rows))]
 
 

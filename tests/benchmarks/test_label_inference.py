@@ -62,6 +62,15 @@ def test_a_mask_without_a_table_tells_the_classes_too():
     assert (guess.source, guess.shares.tolist()) == ("mask", [0.5, 0, 0, 0.5])
 
 
+def test_shares_in_an_upload_are_read_off_and_masks_of_numbers_are_masks():
+    shares = torch.tensor([0.5, 0.0, 0.25, 0.25])
+    guess = infer_labels({"class_shares": shares}, {}, 4)
+    assert (guess.source, guess.shares.tolist()) == ("shares", shares.tolist())
+    guess = infer_labels({"held": torch.tensor([1.0, 0.0, 0.0, 1.0])}, {}, 4)
+    assert (guess.source, guess.shares.tolist()) == ("mask", [0.5, 0, 0, 0.5])
+    assert infer_labels({"vector": torch.tensor([0.5, 0.0, 0.25, -0.25])}, {}, 4).source == "nothing"
+
+
 def test_a_change_is_not_taken_for_weights():
     upload, received = ({"model": {"head.bias": torch.tensor(bias)}} for bias in ([3.0, 1.0], [0.0, 5.0]))
     assert infer_labels(upload, received, 2, changes={"model"}).shares.tolist() == [1, 0]

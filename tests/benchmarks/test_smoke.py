@@ -104,9 +104,13 @@ def test_parts_on_a_gpu_are_kept_one_by_one_and_measured_once(tmp_path, monkeypa
 def test_a_hostile_node_and_a_curious_server_are_measured(capsys):
     hostile.main(["--methods", "fedavg", "--attacks", "x100", "--rounds", "1", "--epochs", "1"])
     privacy.main(["--only", "labels", "--methods", "fedavg", "--seeds", "1"])
-    first, second = capsys.readouterr().out.splitlines()
+    privacy.main(["--only", "stages", "--methods", "fedncm", "fedavg", "--seeds", "1", "--rounds", "1"])
+    first, second, third = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"fedavg: honest [\d.]+, x100 [\d.]+", first)
     assert json.loads(second)["from"] == ["last layer"]
+    closing = json.loads(third)  # fedavg has neither an opening nor a closing round
+    assert (closing["method"], closing["stage"], closing["error"]) == ("fedncm", "closing", 0)
+    assert closing["means.lone"] > closing["means.inverted"] > closing["means.mean image"]
 
 
 def test_own_kernels_are_compared(capsys, monkeypatch):

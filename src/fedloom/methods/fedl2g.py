@@ -55,6 +55,7 @@ class FedL2G(fm.Method):
     citation = fm.Citation(
         "Zhang et al., preprint 2024, arXiv 2410.06490",
         traffic=("vectors", "study + mask", "P"),
+        code="TsingZ0/FedL2G at 4db2d14",
         our_choice="Preset `paper` follows the released formulas; the paper's own text was not read. In `sound` "
         "guiding starts in round 1. The step that is thrown away is plain SGD, in evaluation mode, at the run's rate.",
         departures="A client with no more samples than the quiz gives the quiz all but one of them; with one sample it "
