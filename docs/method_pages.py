@@ -22,12 +22,12 @@ PAGES = Path(__file__).parent / "methods"
 SECTIONS = ("Equations", "Traffic", "Options", "Paper and code", "Warnings", "Measured", "When to use it", "Example")
 # What was executed of the released code, at the commit of the page, and what came out.
 _EXECUTED = {
-    "fedfomo": "the weights of models, which agree with ours to 2e-8, the growth of the affinities, which is divided by "
-    "the absolute value of the sum of w, unlike ours, and the first affinity",
-    "fedl2g": "the gradients of the vectors, which agree with ours to 1e-7, the classes that a client sends, among them "
-    "those whose step is below float32, which ours leaves out, and the server's mean",
-    "gpfl": "a client's first step, which agrees with ours to 2e-8, the conditions of two rounds, which are those of the "
-    "client's own embedding, and the default of `--lamda`, which is 0",
+    "fedfomo": "the weights of models, which agree with ours to 2e-8; the growth of the affinities, which differs as "
+    "stated; and the first affinity",
+    "fedl2g": "the gradients of the vectors, which agree with ours to 1e-7; the classes that a client sends, where "
+    "ours leaves out steps below float32; and the server's mean",
+    "gpfl": "a client's first step, which agrees with ours to 2e-8; the conditions of two rounds, which come from the "
+    "client's own embedding; and the default of `--lamda`",
 }
 _NETWORKS = {"one": "the same for all clients", "any": "may differ between clients"}
 
@@ -136,7 +136,7 @@ def notes_on_sources(method: Entry) -> str:
     }
     if method.name in _EXECUTED:
         command = f"`python -m benchmarks code-elsewhere {method.name} CLONE`"
-        notes["Executed."] = f"{command} compares {_EXECUTED[method.name]}. The other statements are from reading."
+        notes["Executed."] = f"{command} compares {_EXECUTED[method.name]}. Other statements were read."
     elif method.name in READ:
         notes["Read, not executed."] = f"{READ[method.name].capitalize()}, so its code was only read."
     return "\n".join(f"- **{title}** {text}" for title, text in notes.items() if text)

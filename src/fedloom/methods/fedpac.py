@@ -55,7 +55,7 @@ class FedPAC(fm.Method):
         code="JianXu95/FedPAC at 5770f4f",
         our_choice="The quadratic problem is solved exactly, in float64. The paper's own text was not at hand: both "
         "presets follow the released code, also for a class without a global mean.",
-        departures="The body trains in training mode, so batch norm moves there. A class that no participant holds "
+        departures="Here the body trains in training mode, so batch norm moves. A class that no participant holds "
         "keeps its last mean; in the released code it ends the run in a `KeyError`.",
         released_code="A test before training leaves the net in evaluation mode, in which head and body train.",
     )
