@@ -140,6 +140,27 @@ def test_answers_that_cannot_be_used_are_one_line(finished, capsys, tmp_path, an
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.parametrize("end", ["\n", "", "\r\n"])
+def test_questions_that_an_older_file_lacks_are_appended(finished, capsys, end):
+    answers = finished / "report.yaml"
+    before = f"# My notes.\r\nfunding: |+\n  None.\n  # no comment{end}".encode()
+    answers.write_bytes(before)
+    call(capsys, "report", str(finished), "--clinical")
+    after = answers.read_bytes()
+    assert after.startswith(before)
+    asked = yaml.safe_load(after)
+    assert asked.pop("funding").strip() == "None.\n# no comment"
+    assert "eligibility" in asked
+    assert {*asked.values()} == {None}
+    call(capsys, "report", str(finished), "--clinical")
+    assert answers.read_bytes() == after
+    answers.write_text("{funding: none}\n")
+    code, _, err = call(capsys, "report", str(finished), "--clinical")
+    answers.unlink()
+    assert (code, err.count("\n")) == (2, 1)
+    assert "further questions fit only below lines `key: text` without braces" in err
+
+
 def test_counts_of_nodes_are_unknown(make_result: MakeResult, tmp_path):
     world = {"name": "nodes", "clients": 3, "classes": ["a", "b"]}
     result = make_result(world=world, config={"scenario": {"source": "nodes"}}, metrics={"auroc": None})

@@ -132,13 +132,16 @@ def test_intervals_say_what_was_drawn(numbers):
     decision, intervals = risk_sentences(numbers)
     assert decision.startswith("Samples are taken for ill from log odds")
     assert "Too narrow where several rows belong to one person." in intervals
+    assert "the data have no groups, so single rows are drawn" in " ".join(numbers["degenerate"])
 
 
 def test_persons_are_drawn_whole():
     y = np.arange(300) // 5 % 2
     x = (np.random.default_rng(0).normal(size=(300, 4)) + y[:, None]).astype(np.float32)
     persons = from_arrays(x, y, classes=["healthy", "ill"], owners=np.arange(300) // 100, groups=np.arange(300) // 5)
-    found = trained(data=fl.scenario(persons, val=0.2), intervals={"draws": 100}).numbers["intervals"]
+    numbers = trained(data=fl.scenario(persons, val=0.2), intervals={"draws": 100}).numbers
+    found = numbers["intervals"]
+    assert not any("single rows" in text for text in numbers["degenerate"])
     assert (found["by"], found["groups"]) == ("group", 12)
     assert found["method"] == "t with 11 degrees of freedom"
 

@@ -75,18 +75,28 @@ def _chapters(run: RunData, folder: RunFolder) -> dict[str, list[dict[str, Any]]
 
 
 def _answers(path: Path, questions: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Return the answers by key; a missing file is written. Raises `ConfigError` for damage and for unknown keys."""
+    """Return the answers by key. Questions that the file lacks, or all if it is missing, are appended to it. Raises
+    `ConfigError` for damage, for unknown keys, and for a file to which nothing can be appended."""
     refuse_links([path])
     try:
         refuse_unwritable(path)
-        if not path.exists():
-            keys = [f"\n# {entry['heading']}: {entry['question']}\n{key}:\n" for key, entry in questions.items()]
-            write_atomic(path, _FIRST + "".join(keys))
-        values = parse_yaml(read_file(path).decode("utf-8-sig"), _LONGEST) or {}
+        raw, problem = read_file(path) if path.exists() else _FIRST.encode(), "not readable as YAML"
+        values = parse_yaml(raw.decode("utf-8-sig"), _LONGEST) or {}
+        _check_answers(path, values, questions)
+        if lacking := questions.keys() - values.keys():
+            keys = [f"\n# {q['heading']}: {q['question']}\n{key}:\n" for key, q in questions.items() if key in lacking]
+            whole = raw + b"\n" * (not raw.endswith(b"\n")) + "".join(keys).encode()
+            problem = f"lacks {min(lacking)}, and further questions fit only below lines `key: text` without braces"
+            parse_yaml(whole.decode("utf-8-sig"), _LONGEST)
+            write_atomic(path, whole)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be used ({error.strerror})") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not readable as YAML: {one_line(error)}") from None
+        raise ConfigError(f"{path}: {problem}: {one_line(error)}") from None
+    return {key: str(value).strip() for key, value in values.items() if value is not None}
+
+
+def _check_answers(path: Path, values: Any, questions: dict[str, dict[str, Any]]) -> None:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: {short_repr(values)} answers no question; need a line `key: text` for each answer")
     for key, value in values.items():
@@ -94,7 +104,6 @@ def _answers(path: Path, questions: dict[str, dict[str, Any]]) -> dict[str, str]
             raise ConfigError(f"{path}: unknown key {short_repr(key)}: {suggest_name(str(key), questions)}")
         if isinstance(value, dict | list | bool):
             raise ConfigError(f"{path}: {key} = {short_repr(value)}: need a text; put it in quotes, or behind `|`")
-    return {key: str(value).strip() for key, value in values.items() if value is not None}
 
 
 def _keys_table(values: Any, paths: Sequence[str]) -> DataTable:

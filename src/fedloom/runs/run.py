@@ -151,6 +151,11 @@ class _Run(Generic[R]):
         model_diagnostics = setup.diagnostics(config, data)
         self.leak = leak(scenario)
         model_diagnostics += [Diagnostic("leak", text, 1.0) for text in leak_sentences(self.leak)]
+        by = config.evaluation.intervals and config.evaluation.intervals.by
+        if by == "group" and scenario.test_set.group is None and not scenario.remote:
+            text = "evaluation.intervals.by = group: the data have no groups, so single rows are drawn, and intervals"
+            text += " are too narrow where several rows belong to one person; name a group, or say by: row"
+            model_diagnostics.append(Diagnostic("rows_drawn", text, 1.0))
         states = ClientStates(config.engine.state_budget(), folder.states if folder else None)
         functional, share = [net.functional for net in nets], config.participation
         self.federation = Federation(
