@@ -268,6 +268,17 @@ def test_what_is_known_later():
     assert found == {"until": False, "status": True}
 
 
+def test_a_time_of_follow_up_stands_beside_an_event():
+    died = RNG.integers(0, 2, ROWS)
+    stays = {"time": RNG.uniform(100, 3000, ROWS) * (1 - 0.5 * died), "status": died, "age": AGE}
+    assert ("known later", "time") in alarms(stays, label="status")
+    for harmless in ({"time": AGE}, {"time": np.arange(ROWS) % 7}, {"status": WARD}):
+        assert ("known later", "time") not in alarms(stays | harmless, label="status")
+    visits = {"patient": np.repeat(np.arange(60), 5), "time": np.tile(np.arange(5.0), 60) + RNG.uniform(0, 0.5, ROWS)}
+    visits |= {"status": (visits["time"] > 2).astype(int), "age": AGE[visits["patient"]]}
+    assert ("known later", "time") not in alarms(visits)
+
+
 def test_what_tells_the_label():
     grade = RNG.integers(0, 3, ROWS)
     columns = {"score": 5 + grade * 10 + RNG.uniform(0, 1, ROWS), "code": np.array(["x", "y", "z"])[grade], "age": AGE}
