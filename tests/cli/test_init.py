@@ -41,6 +41,60 @@ def test_what_is_left_out_is_said(capsys: Any) -> None:
     assert "scenario.drop = ['range']: range: " in err
 
 
+SIGNS = ("mass", "node")
+
+
+def written(path: str, spell: Any) -> None:
+    """Write 120 rows with two labels as `spell` writes them, of which the first rests on `a` and the second on `b`."""
+    rows = [(row % 8, row // 8 % 15, *spell(row % 8 > 3, row // 8 % 15 > 7)) for row in range(120)]
+    heads = ["a", "b", *(SIGNS if len(rows[0]) == 4 else ["finding"])]
+    Path(path).write_text("\n".join(",".join(map(str, row)) for row in [heads, *rows]) + "\n")
+
+
+def in_columns(*held: bool) -> list[str]:
+    return [str(int(of)) for of in held]
+
+
+def in_words(*held: bool, mark: str = "|") -> list[str]:
+    return [mark.join(name for name, of in zip(SIGNS, held, strict=True) if of) or "No finding"]
+
+
+@pytest.mark.parametrize(
+    ("spell", "label"), [(in_columns, "mass,node"), (in_words, "finding"), (lambda *of: in_words(*of, mark=";"), None)]
+)
+def test_several_labels_from_init_to_new_rows(capsys: Any, spell: Any, label: str | None) -> None:
+    written("rows.csv", spell)
+    code, out, err = call(capsys, "init", "--from", "rows.csv", *(("--label", label) if label else ()))
+    assert (code, "rows.yaml: csv, 2 labels, 2 clients (iid)" in out) == (0, True)
+    assert "scenario.labels = multi" in err
+    assert yaml.safe_load(Path("rows.yaml").read_text())["evaluation"]["metrics"] == ["auroc"]
+    assert call(capsys, "run", "rows.yaml", "rounds=4", "--out", "run", "--quiet")[0] == 0
+    for file, other, own in (("columns.csv", in_columns, ()), ("words.csv", in_words, ("--label", "finding"))):
+        written(file, other)
+        code, out, err = call(capsys, "evaluate", "run", file, *own, "--metric", "auroc", "--json")
+        if spell is in_columns and other is in_words:  # the run knows no word for none
+            assert err == "error: words.csv: label 'No finding' is none of mass, node\n"
+        else:
+            assert json.loads(out)["metrics"]["auroc"] > 0.95
+    assert call(capsys, "evaluate", "run", "rows.csv")[0] == 0
+    code, out, _ = call(capsys, "predict", "run", "rows.csv", "--json")
+    (last,) = json.loads(out)["predictions"][119:]
+    assert (last["labels"], [*last["probabilities"]]) == ([*SIGNS], [*SIGNS])
+
+
+def test_several_labels_that_are_not_there_are_one_line(capsys: Any) -> None:
+    written("rows.csv", in_columns)
+    assert call(capsys, "init", "--from", "rows.csv", "--label", "mass,nod")[2].count("did you mean 'node'?\n") == 1
+    call(capsys, "init", "--from", "rows.csv", "--label", "mass,node")
+    call(capsys, "run", "rows.yaml", "rounds=1", "--out", "run", "--quiet")
+    for label, problem in {
+        "mass": "label '0' is none of mass, node",
+        "mass,a": "those of all labels: mass, node",
+    }.items():
+        code, _, err = call(capsys, "evaluate", "run", "rows.csv", "--label", label)
+        assert (code, err.count("\n"), problem in err) == (2, 1, True)
+
+
 def test_names_with_spaces_are_quoted(capsys: Any) -> None:
     code, out, _ = call(capsys, "init", "--from", "my patients.csv", "--json")
     assert code == 0

@@ -129,7 +129,7 @@ def init(
         typer.Option("--from", help="A .csv, .parquet or .npz, a folder of images, a built-in set, or owner/name."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The config to write; by default named after the data.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column of a table that holds the class.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column of a table that holds the class, or A,B,C.")] = None,
     owner: Annotated[str | None, typer.Option(help="The column that says which client owns a row, or none.")] = None,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -161,7 +161,7 @@ def init(
         if not any(finding.rule in note for finding in first.findings):
             shared.say(note)
     # nothing leaves without a line
-    for key in ("missing", "bounds", "categorical", "drop", "drop_columns", "incomplete", "group"):
+    for key in ("labels", "missing", "bounds", "categorical", "drop", "drop_columns", "incomplete", "group"):
         if (written := first.sections["scenario"].get(key)) is not None:
             shared.say(f"scenario.{key} = {written[0]}: {written[1]}")
     if as_json:
@@ -171,7 +171,8 @@ def init(
     if first.findings:
         print_findings(console_of(False), first.findings)
     scenario, classes, clients = first.config.scenario, first.scenario.num_classes, first.scenario.clients
-    shared.echo(f"{path}: {scenario.source}, {classes} classes, {clients} clients ({scenario.partition})")
+    kind = "labels" if first.scenario.train_set.multi else "classes"
+    shared.echo(f"{path}: {scenario.source}, {classes} {kind}, {clients} clients ({scenario.partition})")
     typed = shlex.quote(str(path))
     shared.echo(f"next: fedloom inspect {typed}, then fedloom run {typed}")
 

@@ -52,9 +52,10 @@ class FirstConfig:
 
     def text(self, file: str) -> str:
         name, data = printable(shlex.quote(file)), self.scenario.train_set
+        kind = "labels" if data.multi else "classes"
         head = (
-            f"A first config for your data, written by fedloom init: {len(data):,} training samples "
-            f"of {data.num_classes} classes. Comments say why each value was chosen; change what you know better."
+            f"A first config for your data, written by fedloom init: {len(data):,} training samples of "
+            f"{data.num_classes} {kind}. Comments say why each value was chosen; change what you know better."
         )
         commands = (
             f"fedloom inspect {name}    # who holds what, before any training",
@@ -75,7 +76,7 @@ def first_config(data: str, label: str | None = None, owner: str | None = None, 
 
     Args:
         data: a path, the name of a built-in set, or owner/name of a set of the hub.
-        label: the column of a table that holds the class; None chooses one.
+        label: the column of a table that holds the class, or those of several labels with commas; None chooses one.
         owner: the column of the owners; "none" takes none, None chooses.
         ask: asks a person for the columns that are not named.
 

@@ -39,6 +39,7 @@ _OWNERS = re.compile(
     r"|bank|school|store|shop|plant|city|country|state|operator|doctor|patient|machine)s?([ _-]?(id|no|nr|name|code))?",
     re.IGNORECASE,
 )
+_NO_LABEL = re.compile(r"(?i)(no|none|normal|healthy|negative|nothing)([ _-](findings?|labels?|diagnos[ie]s|disease))?")
 _MAX_CLASSES = 100
 _MIN_ROWS_OF_OWNER = 10
 _CLIENTS = 10
@@ -53,7 +54,8 @@ Keys: TypeAlias = dict[str, tuple[Any, str]]
 
 def table_keys(path: Path, source: str, label: str | None, owner: str | None, ask: Ask | None) -> Keys:
     """Return the keys of the source, "csv" or "parquet", for the file `path`, before its audit.
-    The label and the owner are columns; None chooses them, by `ask` if there is one; the owner "none" takes none.
+    The label and the owner are columns; None chooses them, by `ask` if there is one; the owner "none" takes none. A
+    label may be several columns with commas between them.
     Raises `ConfigError` or `DataError` for a file that cannot be read, or without a column of classes."""
     keys = written_keys(path, source)
     table = read_written(keys)
@@ -66,9 +68,10 @@ def table_keys(path: Path, source: str, label: str | None, owner: str | None, as
     if source == "csv" and (table_files.looks_like_a_row(names) or is_row):
         raise DataError(f"{path}: {table_files.NO_HEADER}; the source tsv reads label<TAB>text without a header")
     columns = _columns(table)
-    keys["label"] = _label(path, columns, names, label, ask)
-    chosen = [keys["label"][0]]
-    if (of_rows := _owner(path, columns, names, chosen[0], owner, ask)) is not None:
+    keys |= _labels(path, columns, names, label, ask)
+    labels: str | list[str] = keys["label"][0]
+    chosen, taken = ([labels], [labels]) if isinstance(labels, str) else ([], labels)
+    if (of_rows := _owner(path, columns, names, taken, owner, ask)) is not None:
         chosen.append(of_rows[0])
         if np.median(np.unique(columns[of_rows[0]].values, return_counts=True)[1]) >= _MIN_ROWS_OF_OWNER:
             keys["owner"] = of_rows
@@ -115,9 +118,14 @@ def mend(keys: Keys) -> list[DataFinding]:
             keys.pop(key, None)
         keys |= content
         return [finding for finding in findings if finding.check in ("group-like", "look-alikes")]
-    apart = [keys[role][0] for role in ("label", "owner", "group") if role in keys]
-    used = {name: column for name, column in _columns(table).items() if name not in dropped}
+    label = keys["label"][0]
+    apart = [keys[role][0] for role in ("label", "owner", "group") if role in keys and keys[role][0] != label]
+    unrecorded, apart = ([], [label, *apart]) if isinstance(label, str) else (label, apart)
+    used = {name: column for name, column in _columns(table).items() if name not in {*dropped, *unrecorded}}
     keys |= _incomplete(used, apart, table.file.rows)
+    if "label_separator" in keys and used[label].is_missing.any():
+        why = f"; if an empty cell of {label} means none of the labels, write a word there and name it as no_label"
+        keys["incomplete"] = keys["incomplete"][0], keys["incomplete"][1] + why
     return findings
 
 
@@ -167,8 +175,10 @@ def read_written(keys: Keys) -> AuditedTable:
     fields = {name: value for name, (value, _) in keys.items() if name in kind.model_fields}
     reader = configure_source(kind, **{"label": "label", **fields})
     assert isinstance(reader, FileTable)
-    label, owner, group = (keys.get(role, (None,))[0] for role in ("label", "owner", "group"))
-    return read_table(reader, reader.opened(reader.path), label, owner, [] if group is None else [group])
+    label = reader.one_label if "label" in keys else None
+    labels = [] if label is not None or "label" not in keys else reader.label_columns
+    unused = [*labels, *filter(None, [reader.group_column])]
+    return read_table(reader, reader.opened(reader.path), label, reader.owner, unused)
 
 
 def _columns(table: AuditedTable) -> dict[str, Column]:
@@ -246,28 +256,48 @@ def _spelling(keys: Keys) -> Keys:
 
 
 # -- label and owner ---------------------------------------------------------------------------------------------------
-def _label(
+def _labels(
     path: Path, columns: Mapping[str, Column], names: Sequence[str], label: str | None, ask: Ask | None
-) -> tuple[str, str]:
-    """Return the column of the class, and why this one."""
-    if label is not None:
-        return _known(label, f"--label {label}: {path} has no such column", names), ""
-    candidates = [name for name, column in columns.items() if _is_label(column)]
-    if not candidates:
-        remedy = "name it with --label, or bin the values that are to be predicted"
-        raise DataError(f"{path}: no column looks like a class (2 to {_MAX_CLASSES} words or whole numbers); {remedy}")
+) -> Keys:
+    """Return the keys of the column of the class, or of several labels, and why these."""
+    candidates = [name for name, column in columns.items() if _is_label(column) or _separated(column)]
     named = [name for name in candidates if _LABELS.fullmatch(name)]
     guess = next(iter(named), names[-1] if names[-1] in candidates else None)
-    if ask is not None:
-        answer = ask("Which column is the class?", candidates, guess or candidates[0])
-        return _known(answer, f"{answer}: {path} has no such column", names), ""
-    if guess is None:
+    why, problem = "", f"--label {label}: {path} has no such column"
+    if label is None and not candidates:
+        remedy = "name it with --label, or bin the values that are to be predicted"
+        raise DataError(f"{path}: no column looks like a class (2 to {_MAX_CLASSES} words or whole numbers); {remedy}")
+    if label is None and ask is not None:
+        label = ask("Which column is the class?", candidates, guess or candidates[0])
+        problem = f"{label}: {path} has no such column"
+    if label is None and guess is None:
         raise DataError(f"{path}: name the column of the class with --label: {', '.join(candidates)[:300]}")
-    return guess, "the column of the class, by its name" if named else "the last column; name another with --label"
+    if label is None:
+        label, why = str(guess), "the last column; name another with --label, or several with commas between them"
+        why = "the column of the class, by its name" if named else why
+    if label not in names and "," in label:
+        several = [_known(part.strip(), problem, names) for part in label.split(",")]
+        return {"labels": ("multi", "a column for each label"), "label": (several, "1, 0, and empty if not recorded")}
+    return {"label": (_known(label, problem, names), why), **_separated(columns.get(label))}
 
 
-def _known(name: str, why: str, names: Sequence[str], taken: str | None = None) -> str:
-    if name not in names or name == taken:
+def _separated(column: Column | None) -> Keys:
+    """Return the keys for a column of words such as a|b, which name several labels; none for others. Parted by "|" or
+    ";", its words become no more different ones."""
+    counts = {} if column is None else column.counts()
+    for separator in "|;":
+        cells = {word: {part.strip() for part in word.split(separator)} - {""} for word in counts}
+        together = set().union(*(labels for labels in cells.values() if len(labels) > 1))
+        if not together or len(together.union(*cells.values())) > len(counts):
+            continue
+        none = [word for word in counts if word not in together and _NO_LABEL.fullmatch(word)]
+        keys: Keys = {"labels": ("multi", "cells name several labels"), "label_separator": (separator, "")}
+        return keys | ({"no_label": (none[0], "the word for a row without any label")} if none else {})
+    return {}
+
+
+def _known(name: str, why: str, names: Sequence[str], taken: Sequence[str] = ()) -> str:
+    if name not in names or name in taken:
         raise ConfigError(f"{why}: {suggest_name(name, names)[:300]}")
     return name
 
@@ -280,14 +310,19 @@ def _is_label(column: Column) -> bool:
 
 
 def _owner(
-    path: Path, columns: Mapping[str, Column], names: Sequence[str], label: str, owner: str | None, ask: Ask | None
+    path: Path,
+    columns: Mapping[str, Column],
+    names: Sequence[str],
+    labels: list[str],
+    owner: str | None,
+    ask: Ask | None,
 ) -> tuple[str, str] | None:
-    """Return the column of the owners, and why this one; None if rows have none."""
+    """Return the column of the owners, and why this one; None if rows have none. labels: columns that are none."""
     candidates = []
     for name, column in columns.items():
         rows = np.unique(column.present_values, return_counts=True)[1]
         owns = len(rows) >= 2 and np.median(rows) >= _MIN_ROWS_OF_OWNER
-        if name != label and (column.words is not None or column.is_whole()) and owns:
+        if name not in labels and (column.words is not None or column.is_whole()) and owns:
             candidates.append(name)
     named = [name for name in candidates if _OWNERS.fullmatch(name)]
     why = f"--owner {owner}: {path} has no such column apart from the label"
@@ -295,7 +330,7 @@ def _owner(
         owner = ask("Which column is the owner of a row?", ["none", *candidates], named[0] if named else "none")
         why = f"{owner}: {path} has no such column"
     if owner is not None:
-        return None if owner == "none" else (_known(owner, why, names, label), "")
+        return None if owner == "none" else (_known(owner, why, names, labels), "")
     why = "the owner of a row, by the column's name; it is no feature (--owner none changes that)"
     return (named[0], why) if named else None
 

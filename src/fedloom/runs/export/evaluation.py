@@ -82,7 +82,7 @@ def evaluate(
         client: number of the client whose personal model is tested; None for the server's.
         at: after the last round, or "best_val" for the best one on validation data.
         metrics: names of metrics, functions, or classes; all registered ones if empty.
-        label: the column with the labels of a table; for other data it is refused.
+        label: the column with the labels of a table, of several by default those of the run; refused for other data.
         model: your module or its factory, if the run was given one.
         note: called with a sentence on unusual files and unfinished runs.
 

@@ -199,7 +199,7 @@ def read_labelled(
 ) -> tuple[Tensor, Tensor]:
     """Return samples [n, *metadata.input.shape] as the run stored its own, and their class ids [n], int64. `data` is a
     folder of class folders, an .npz with x and y (or x_test and y_test), a .csv or .parquet with the column `label`, or
-    arrays (x, y); labels are class names, or ids. `note` gets sentences on unusual files. Raises `DataError` for
+    arrays (x, y); labels are class names, or ids, or several [n, L]. `note` gets sentences on unusual files. Raises `DataError` for
     others."""
     classes, multi = metadata.classes, metadata.labels == "multi"
 
@@ -225,17 +225,15 @@ def read_labelled(
             raise DataError(f"{data}: holds {', '.join(arrays) or 'nothing'}; name the samples x and their labels y")
         labels = arrays[names[1]]
     elif data.suffix in TABLES:
-        if multi:
-            raise DataError(f"{data}: several labels are read from arrays, or from an .npz with x and y [n, L]")
-        if label is None:
+        if label is None and not multi:
             raise DataError(f"{data}: name the column with the labels (--label)")
         expected = metadata.input
         if not expected.features:
             raise DataError(f"{data}: the run's samples are {expected.dtype} of shape {expected.shape}; give an .npz")
-        table = _table(data, expected, note_text, LabelColumn(label, classes))
+        table = _table(data, expected, note_text, LabelColumn(label, classes, multi))
         samples = _fitting(torch.from_numpy(table.x), expected, data)
         _note_outside_training(samples, expected, note_text)
-        return _paired(samples, class_ids_of(np.asarray(table.labels), classes, str(data)), str(data))
+        return _paired(samples, class_ids_of(np.asarray(table.labels), classes, str(data), multi=multi), str(data))
     else:
         raise DataError(f"{data}: no folder of classes, .npz, .csv or .parquet; every sample needs a label")
     _, samples = read_samples([data], metadata.input, note_text)

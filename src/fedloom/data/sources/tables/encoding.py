@@ -125,22 +125,27 @@ def label_cells(columns: Sequence[Column], path: Path) -> np.ndarray:
 
 
 def separated_labels(
-    columns: Sequence[Column], paths: Sequence[Path], separator: str, no_label: str | None
+    columns: Sequence[Column],
+    paths: Sequence[Path],
+    separator: str,
+    no_label: str | None,
+    classes: Sequence[str] | None = None,
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Return labels [n, L] of each file (training first) whose cells name those that a sample has, parted by the
-    separator, and the names of the L labels. no_label: the word for none. columns: without missing values. Raises
-    `DataError`, with the paths, for words that the training file lacks."""
+    separator, and the names of the L labels: `classes`, or those of the training file. no_label: the word for none.
+    columns: without missing values. Raises `DataError`, with the paths, for words that are none of the names."""
     texts = [as_texts(column).labels().tolist() for column in columns]
     cells = [[{word.strip() for word in cell.split(separator)} - {""} for cell in part] for part in texts]
     counts = Counter(len(cell) for cell in cells[0] if no_label in cell)
-    if counts.total() != counts[1] or (no_label is not None and not counts):
+    if counts.total() != counts[1] or (no_label is not None and not counts and classes is None):
         what = f"stands with labels in {counts.total() - counts[1]:,} cells" if counts else "is in no cell"
         raise DataError(f"{paths[0]}: no_label = '{no_label}' {what} of '{columns[0].name}'; mend it, or leave it out")
-    if not any(separator in cell for cell in texts[0]):
+    if classes is None and not any(separator in cell for cell in texts[0]):
         raise DataError(f"{paths[0]}: label_separator = '{separator}' is in no cell of '{columns[0].name}'")
     pairs = [[(row, word) for row, cell in enumerate(part) for word in sorted(cell - {no_label})] for part in cells]
     origins = [f"{path} ({part})" for path, part in zip(paths, label_rules.PARTS, strict=False)]
-    ids, names = label_rules.named_ids([[word for _, word in part] for part in pairs], origins)
+    origins = origins if classes is None else [*map(str, paths)]
+    ids, names = label_rules.named_ids([[word for _, word in part] for part in pairs], origins, classes)
     labels = [np.zeros((len(part), len(names)), np.int64) for part in cells]
     for y, part, of in zip(labels, pairs, ids, strict=True):
         y[[row for row, _ in part], of] = 1

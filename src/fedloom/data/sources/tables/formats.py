@@ -16,12 +16,13 @@ from fedloom.core.errors import DataError, printable, suggest_name
 from fedloom.data.sources.files import require_file
 from fedloom.data.sources.source import source
 from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, incomplete_rows, refuse_missing
-from fedloom.data.sources.tables.encoding import as_known, encoded
+from fedloom.data.sources.tables.encoding import as_known, encoded, label_cells, separated_labels
 from fedloom.data.sources.tables.source import TableSource
 from fedloom.data.sources.tables.table_files import TableFile, read_csv, read_parquet
 from fedloom.data.sources.tables.words import measured, refuse_misread
 
 _READING_KEYS = ("missing", "decimal", "thousands", "bounds", "separator", "encoding", "incomplete")
+_LABEL_KEYS = ["label", "labels", "label_separator", "no_label"]  # where a sample has several
 
 
 class FileTable(TableSource):
@@ -61,6 +62,7 @@ class FileTable(TableSource):
     def reading_keys(self) -> dict[str, Any]:
         fields = type(self).model_fields
         changed = [key for key in _READING_KEYS if key in fields and getattr(self, key) != fields[key].default]
+        changed += _LABEL_KEYS if self.labels == "multi" else []
         return {key: getattr(self, key) for key in changed}
 
     def tables(self) -> list[TableFile]:
@@ -198,18 +200,20 @@ def _package() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LabelColumn:
-    """The column of the labels of new rows. classes: names of the model's classes; labels among them stay as they are
-    written, others are read as numbers or words."""
+    """The column of the labels of new rows. name: of several labels also their columns, with commas, or None for the
+    run's own ones. classes: names of the model's classes; labels among them stay as they are written, others are read
+    as numbers or words. multi: whether a row has several labels."""
 
-    name: str
+    name: str | None
     classes: Sequence[str]
+    multi: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
     """New rows as a run stored its own.
 
-    x: features [n, d], NaN in cells to impute. rows: their row numbers [n], from 0. labels: [n], if a column was named.
+    x: features [n, d], NaN in cells to impute. rows: their row numbers [n], from 0. labels: [n], or several [n, L].
     notes: on words that the run did not know. unknown_words: cells with such words. left_out: incomplete rows."""
 
     x: np.ndarray
@@ -236,20 +240,21 @@ def table_rows(
     keys = {key: value for key, value in (reading or {}).items() if key in kind.model_fields}
     try:
         # Without validation: the keys come from a run that was valid, and new rows need no label.
-        return _rows(kind.model_construct(path=path, label="", **keys), features, label)
+        return _rows(kind.model_construct(path=path, **{"label": "", **keys}), features, label)
     except ReadingError as error:
         raise DataError(f"{error.problem}; {error.without_keys}") from None
 
 
 def _rows(reader: FileTable, features: Sequence[str], label: LabelColumn | None) -> NewRows:
     file = reader.opened(reader.path)
-    labels = None if label is None else _labels(reader, file, label)
+    labels = [] if label is None else _labels(reader, file, label)
+    is_recorded = label is None or not label.multi or [of.name for of in labels] != [*label.classes]
     words: dict[str, list[str]] = {}
     for feature in features:
         name, word = _column_of(feature, file.columns, file.path)
         words.setdefault(name, []).extend([word] if word else [])
     columns = _columns(reader, file, words)
-    needed = [*([] if reader.incomplete == "impute" else columns.values()), *([] if labels is None else [labels])]
+    needed = [*([] if reader.incomplete == "impute" else columns.values()), *(labels if is_recorded else [])]
     if reader.incomplete == "refuse":
         for column in needed:
             refuse_missing(column, file.path, is_needed=True)
@@ -258,8 +263,16 @@ def _rows(reader: FileTable, features: Sequence[str], label: LabelColumn | None)
         raise DataError(f"{file.path}: every row lacks a value")
     x, notes, unknown = encoded(columns, complete, words, file.path, str(file.path), other_file=True)
     notes += [f"{file.path}: column '{of.name}' holds numbers: {of.note}" for of in columns.values() if of.note]
-    known_labels = None if labels is None else labels.rows(complete).labels()
-    return NewRows(x, complete, known_labels, notes, unknown, file.rows - len(complete))
+    labels, known = [of.rows(complete) for of in labels], None
+    if label is not None and not label.multi:
+        known = labels[0].labels()
+    elif label is not None and not is_recorded:
+        known = label_cells(labels, file.path)
+    elif label is not None:
+        cells, usual = "\n".join(labels[0].words or ()), reader.label_separator or "|"
+        separator = next((mark for mark in (usual, *"|;,") if mark in cells), usual)
+        (known,), _ = separated_labels(labels, [file.path], separator, reader.no_label, label.classes)
+    return NewRows(x, complete, known, notes, unknown, file.rows - len(complete))
 
 
 def _columns(reader: FileTable, file: TableFile, words: Mapping[str, Sequence[str]]) -> dict[str, Column]:
@@ -277,14 +290,26 @@ def _columns(reader: FileTable, file: TableFile, words: Mapping[str, Sequence[st
     return columns
 
 
-def _labels(reader: FileTable, file: TableFile, label: LabelColumn) -> Column:
-    if label.name not in file.columns:
-        has = ", ".join(file.columns)[:300]
-        raise DataError(f"{file.path}: no column '{label.name}' with the labels: {has}")
-    column = as_known(reader.texts(file, [label.name])[label.name], label.classes, reader.cell_format)
+def _labels(reader: FileTable, file: TableFile, label: LabelColumn) -> list[Column]:
+    """Return the column of the labels, or one for each of several labels in the order of the classes."""
+    names = [*reader.label_columns] if label.name is None else [label.name]
+    if label.multi and label.name not in file.columns:
+        names = names if label.name is None else label.name.split(",")
+        is_each = {*names} == {*label.classes} or (label.name is None and {*label.classes} <= {*file.columns})
+        names = [*label.classes] if is_each else names
+        if len(names) > 1 and not is_each:
+            listed = ", ".join(label.classes)[:300]
+            raise DataError(f"{file.path}: label = '{label.name}': need one column, or those of all labels: {listed}")
+    for name in names:
+        if name not in file.columns:
+            has = ", ".join(file.columns)[:300]
+            raise DataError(f"{file.path}: no column '{name}' with the labels: {has}")
+    if label.multi:
+        return [*reader.texts(file, names).values()]
+    column = as_known(reader.texts(file, names)[names[0]], label.classes, reader.cell_format)
     if {*(column.words or ())} <= {*label.classes}:
-        return column
-    return reader.column(file, label.name)  # class ids, or names in another spelling
+        return [column]
+    return [reader.column(file, names[0])]  # class ids, or names in another spelling
 
 
 def _column_of(feature: str, columns: Mapping[str, Any], path: Path) -> tuple[str, str]:
