@@ -22,6 +22,7 @@ from fedloom.data.sources.tables import table_files
 from fedloom.data.sources.tables.audit import audit_table
 from fedloom.data.sources.tables.audited_table import REFUSED, AuditedTable, read_table
 from fedloom.data.sources.tables.columns import CellFormat, Column, incomplete_rows
+from fedloom.data.sources.tables.encoding import separator_keys
 from fedloom.data.sources.tables.formats import FileTable, Parquet
 from fedloom.data.sources.tables.source import TableSource
 from fedloom.data.sources.tables.words import SPELLINGS, number_part, odd_words
@@ -39,7 +40,6 @@ _OWNERS = re.compile(
     r"|bank|school|store|shop|plant|city|country|state|operator|doctor|patient|machine)s?([ _-]?(id|no|nr|name|code))?",
     re.IGNORECASE,
 )
-_NO_LABEL = re.compile(r"(?i)(no|none|normal|healthy|negative|nothing)([ _-](findings?|labels?|diagnos[ie]s|disease))?")
 _MAX_CLASSES = 100
 _MIN_ROWS_OF_OWNER = 10
 _CLIENTS = 10
@@ -54,9 +54,8 @@ Keys: TypeAlias = dict[str, tuple[Any, str]]
 
 def table_keys(path: Path, source: str, label: str | None, owner: str | None, ask: Ask | None) -> Keys:
     """Return the keys of the source, "csv" or "parquet", for the file `path`, before its audit.
-    The label and the owner are columns; None chooses them, by `ask` if there is one; the owner "none" takes none. A
-    label may be several columns with commas between them.
-    Raises `ConfigError` or `DataError` for a file that cannot be read, or without a column of classes."""
+    The label (or several with commas) and the owner are columns; None chooses, by `ask` if there is one; "none" is no
+    owner. Raises `ConfigError` or `DataError` for a file that cannot be read, or without a column of classes."""
     keys = written_keys(path, source)
     table = read_written(keys)
     names = [name for name in table.file.columns if name not in table.file.index]
@@ -173,12 +172,10 @@ def read_written(keys: Keys) -> AuditedTable:
     """Read a file with some keys. Raises `DataError` for a file that cannot be read."""
     kind = SOURCES.get(keys["source"][0])
     fields = {name: value for name, (value, _) in keys.items() if name in kind.model_fields}
-    reader = configure_source(kind, **{"label": "label", **fields})
+    reader = configure_source(kind, **{"label": "\0", **fields})  # no column has this name
     assert isinstance(reader, FileTable)
     label = reader.one_label if "label" in keys else None
-    labels = [] if label is not None or "label" not in keys else reader.label_columns
-    unused = [*labels, *filter(None, [reader.group_column])]
-    return read_table(reader, reader.opened(reader.path), label, reader.owner, unused)
+    return read_table(reader, reader.opened(reader.path), label, reader.owner, {*reader.apart} - {label, reader.owner})
 
 
 def _columns(table: AuditedTable) -> dict[str, Column]:
@@ -260,7 +257,7 @@ def _labels(
     path: Path, columns: Mapping[str, Column], names: Sequence[str], label: str | None, ask: Ask | None
 ) -> Keys:
     """Return the keys of the column of the class, or of several labels, and why these."""
-    candidates = [name for name, column in columns.items() if _is_label(column) or _separated(column)]
+    candidates = [name for name, column in columns.items() if _is_label(column) or separator_keys(column)]
     named = [name for name in candidates if _LABELS.fullmatch(name)]
     guess = next(iter(named), names[-1] if names[-1] in candidates else None)
     why, problem = "", f"--label {label}: {path} has no such column"
@@ -278,22 +275,10 @@ def _labels(
     if label not in names and "," in label:
         several = [_known(part.strip(), problem, names) for part in label.split(",")]
         return {"labels": ("multi", "a column for each label"), "label": (several, "1, 0, and empty if not recorded")}
-    return {"label": (_known(label, problem, names), why), **_separated(columns.get(label))}
-
-
-def _separated(column: Column | None) -> Keys:
-    """Return the keys for a column of words such as a|b, which name several labels; none for others. Parted by "|" or
-    ";", its words become no more different ones."""
-    counts = {} if column is None else column.counts()
-    for separator in "|;":
-        cells = {word: {part.strip() for part in word.split(separator)} - {""} for word in counts}
-        together = set().union(*(labels for labels in cells.values() if len(labels) > 1))
-        if not together or len(together.union(*cells.values())) > len(counts):
-            continue
-        none = [word for word in counts if word not in together and _NO_LABEL.fullmatch(word)]
-        keys: Keys = {"labels": ("multi", "cells name several labels"), "label_separator": (separator, "")}
-        return keys | ({"no_label": (none[0], "the word for a row without any label")} if none else {})
-    return {}
+    keys: Keys = {"label": (_known(label, problem, names), why)}
+    if label in columns and (marks := separator_keys(columns[label])):
+        keys |= {"labels": ("multi", "cells name several labels")} | {key: (mark, "") for key, mark in marks.items()}
+    return keys
 
 
 def _known(name: str, why: str, names: Sequence[str], taken: Sequence[str] = ()) -> str:

@@ -1,5 +1,6 @@
 """Columns of a table as features and class ids."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -150,6 +151,22 @@ def separated_labels(
     for y, part, of in zip(labels, pairs, ids, strict=True):
         y[[row for row, _ in part], of] = 1
     return labels, names
+
+
+_NONE = re.compile(r"(?i)(no|none|normal|healthy|negative|nothing)([ _-](findings?|labels?|diagnos[ie]s|disease))?")
+
+
+def separator_keys(column: Column) -> dict[str, str]:
+    """Return the keys label_separator and no_label for a column of words such as a|b, which name several labels; none
+    for others. Parted by "|" or ";", such words become no more different ones."""
+    counts = column.counts()
+    for separator in "|;":
+        cells = [{part.strip() for part in word.split(separator)} - {""} for word in counts]
+        together = set().union(*(labels for labels in cells if len(labels) > 1))
+        if together and len(together.union(*cells)) <= len(counts):
+            none = next((word for word in counts if word not in together and _NONE.fullmatch(word)), None)
+            return {"label_separator": separator} | ({} if none is None else {"no_label": none})
+    return {}
 
 
 def _refuse_measurement(column: Column, path: Path, also: str) -> None:
