@@ -199,8 +199,8 @@ def read_labelled(
 ) -> tuple[Tensor, Tensor]:
     """Return samples [n, *metadata.input.shape] as the run stored its own, and their class ids [n], int64. `data` is a
     folder of class folders, an .npz with x and y (or x_test and y_test), a .csv or .parquet with the column `label`, or
-    arrays (x, y); labels are class names, or ids, or several [n, L]. `note` gets sentences on unusual files. Raises `DataError` for
-    others."""
+    arrays (x, y); labels are class names or ids [n], or several [n, L]. `note` gets sentences on unusual files. Raises
+    `DataError` for others."""
     classes, multi = metadata.classes, metadata.labels == "multi"
 
     def note_text(unusual: SampleNote) -> None:
