@@ -4,7 +4,7 @@ import numpy as np
 
 import fedloom as fl
 from fedloom.data import from_arrays
-from fedloom.data.flow import flow_of, stage
+from fedloom.data.leak import flow_of, stage
 
 
 def test_a_group_of_two_sites_counts_once_in_all():

@@ -3,8 +3,6 @@
 The row of any other class is zero, is never read as a value, and does not travel. The server's arithmetic is float64.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,26 +26,26 @@ class ClassTable:
             )
 
     @staticmethod
-    def from_sums(sums: Tensor, counts: Tensor) -> ClassTable:
+    def from_sums(sums: Tensor, counts: Tensor) -> "ClassTable":
         """Return class means from class sums [..., C, d] and counts [..., C]; classes with count 0 are not held."""
         held = counts > 0
         values = sums / torch.where(held, counts, torch.ones_like(counts)).unsqueeze(-1)
         return ClassTable(torch.where(held.unsqueeze(-1), values, torch.zeros_like(values)), held)
 
     @staticmethod
-    def stack(tables: Sequence[ClassTable]) -> ClassTable:
+    def stack(tables: "Sequence[ClassTable]") -> "ClassTable":
         """Stack m tables [C, d] into one table [m, C, d]."""
         return ClassTable(torch.stack([t.values for t in tables]), torch.stack([t.held for t in tables]))
 
-    def to(self, dtype: torch.dtype) -> ClassTable:
+    def to(self, dtype: torch.dtype) -> "ClassTable":
         return ClassTable(self.values.to(dtype), self.held)
 
-    def keep_classes(self, classes: Tensor) -> ClassTable:
+    def keep_classes(self, classes: Tensor) -> "ClassTable":
         """Return the table without the rows outside the mask `classes` [..., C] (bool)."""
         held = self.held & classes
         return ClassTable(torch.where(held.unsqueeze(-1), self.values, torch.zeros_like(self.values)), held)
 
-    def mean_over_clients(self, weights: Tensor | None = None) -> ClassTable:
+    def mean_over_clients(self, weights: Tensor | None = None) -> "ClassTable":
         """Average a table [m, C, d] over the clients that hold the class -> [C, d], by weights [m] or [m, C]."""
         if weights is None:
             return ClassTable.from_sums(self.values.sum(0), self.held.sum(0))
@@ -55,7 +53,7 @@ class ClassTable:
         held_weights = torch.where(self.held, class_weights, 0).to(self.values.dtype)
         return ClassTable.from_sums((held_weights.unsqueeze(2) * self.values).sum(0), held_weights.sum(0))
 
-    def fill_missing(self, fallback: ClassTable) -> ClassTable:
+    def fill_missing(self, fallback: "ClassTable") -> "ClassTable":
         """Return the table with the rows of `fallback` for classes that are not held."""
         values = torch.where(self.held.unsqueeze(-1), self.values, fallback.values)
         return ClassTable(values, self.held | fallback.held)

@@ -1,7 +1,5 @@
 """Attacks: what bad clients do to their labels or to their uploads."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +18,7 @@ from fedloom.core.registry import Registry
 from fedloom.core.tables import ClassTable
 from fedloom.data.scenario import Scenario
 
-ATTACKS: Registry[type[Attack]] = Registry("attack", home="fedloom.data.attacks")
+ATTACKS: "Registry[type[Attack]]" = Registry("attack", home="fedloom.data.attacks")
 
 
 class Attack(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):

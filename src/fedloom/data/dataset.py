@@ -1,7 +1,5 @@
 """Arrays of samples, as stored in memory and as a net sees them, and digests of them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
@@ -103,7 +101,7 @@ class Dataset:
             x.sub_(self.mean.view(shape)).div_(self.std.view(shape))
         return x
 
-    def to(self, device: torch.device) -> Dataset:
+    def to(self, device: torch.device) -> "Dataset":
         """Return the set with its arrays on `device`, or itself if they are there already."""
         if self.x.device == device:
             return self
@@ -111,16 +109,16 @@ class Dataset:
         moved: dict[str, Any] = {name: value.to(device) for name, value in stored.items() if isinstance(value, Tensor)}
         return replace(self, **moved)
 
-    def take(self, rows: Tensor | slice) -> Dataset:
+    def take(self, rows: Tensor | slice) -> "Dataset":
         """Return the samples `rows`: a copy for indices [m] int64, shared memory for a slice."""
         ids: dict[str, Any] = {key: of[rows] for key in IDS if (of := getattr(self, key)) is not None}
         return replace(self, x=self.x[rows], y=self.y[rows], **ids)
 
-    def without_values(self, rows: np.ndarray) -> Dataset:
+    def without_values(self, rows: np.ndarray) -> "Dataset":
         """Return the samples `rows` [m] without their values, x [m, 0]."""
         return replace(self, x=self.x[:, :0]).take(torch.from_numpy(rows))
 
-    def head(self, count: int) -> Dataset:
+    def head(self, count: int) -> "Dataset":
         """Return the first `count` samples, or all if there are fewer; memory is shared."""
         return self.take(slice(count))
 
@@ -139,23 +137,13 @@ def checked(
     group: np.ndarray | None = None,
     labels: Literal["single", "multi"] = "single",
 ) -> Dataset:
-    """Check arrays and build a `Dataset`.
+    """Check arrays of the set `origin` and build a `Dataset`. x: samples; images [n, h, w] get a channel axis. y:
+    labels [n] or [n, 1], 0 .. C - 1; "multi" `labels` are [n, L] of 1, 0 and -1 or NaN (not recorded). classes:
+    names; None takes those of the labels (`class_ids`). mean, std: of each channel [c], in the units of `x`. domain: an
+    index [n] into the names `domains`. tokens: keep `x` as token ids [n, L]. group: number of each sample's group [n].
 
-    Args:
-        x: samples, numbers or booleans. Images [n, h, w] get a channel axis.
-        y: integer labels [n] or [n, 1], from 0 to C - 1.
-        origin: name of the file or array in messages.
-        classes: names of the C classes; None takes those that the labels have (`class_ids`).
-        mean, std: moments of each channel [c], in the units of `x`; None leaves batches as they are.
-        domain: origin of each sample [n], an index into `domains`.
-        domains: names of the origins.
-        tokens: keep `x` as token ids [n, L], int64.
-        group: number of each sample's group [n].
-        labels: "multi" takes `y` [n, L] of 1, 0 and -1 or NaN (not recorded), and `classes` are the labels' names.
-
-    Raises `DataError` for mismatched lengths, labels that are no integers or outside 0 .. C-1, unusable dtypes, values
-    that are not finite, and domain ids that do not fit `domains`.
-    """
+    Raises `DataError` for mismatched lengths, labels outside 0 .. C-1, unusable dtypes, values that are not finite, and
+    domain ids that do not fit `domains`."""
     y = np.asarray(y)
     multi = labels == "multi"
     if multi:
@@ -316,7 +304,7 @@ def sets_digest(sets: Iterable[Dataset]) -> str:
     return digest.hexdigest()[:DIGITS]
 
 
-def add_samples(digest: hashlib._Hash, data: Dataset) -> None:
+def add_samples(digest: "hashlib._Hash", data: Dataset) -> None:
     """Add the dtype and shape of the samples, the names of the classes, the samples, their labels and groups."""
     digest.update(str((data.x.dtype, tuple(data.x.shape), data.classes)).encode())
     add_array(digest, data.x)
@@ -325,14 +313,14 @@ def add_samples(digest: hashlib._Hash, data: Dataset) -> None:
         add_array(digest, data.group)
 
 
-def add_metadata(digest: hashlib._Hash, data: Dataset) -> None:
+def add_metadata(digest: "hashlib._Hash", data: Dataset) -> None:
     """Add domains, the names of features and words, and how values are normalised."""
     digest.update(str((data.domains, data.features, data.words, data.normalisation)).encode())
     if data.domain is not None:
         add_array(digest, data.domain)
 
 
-def add_array(digest: hashlib._Hash, array: Tensor) -> None:
+def add_array(digest: "hashlib._Hash", array: Tensor) -> None:
     """Add the bytes of a tensor."""
     digest.update(array.contiguous().numpy().data)
 

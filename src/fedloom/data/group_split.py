@@ -19,18 +19,12 @@ def group_split(
     clients: Indices | None = None,
     reached: Sequence[int] = (0, -1),
 ) -> Indices:
-    """Split whole groups into parts, each with about its share of every class; the order of the rows does not matter.
+    """Split whole groups into parts, each with about its share of every class; return the part of each row [n].
 
-    Args:
-        groups: group of each row [n], numbered as the sorted ids.
-        labels: class of each row [n], or several labels [n, L], of which positives and rows keep their shares.
-        shares: of the parts, such as training, validation and test rows, with sum 1.
-        rng: orders groups of equal weight.
-        clients: client of each row [n]; each part then has about its share of every client's classes and rows.
-        reached: the parts in which each class, and each client, of two or more groups has one.
-
-    Returns the part of each row [n].
-    """
+    groups: of each row [n], numbered as the sorted ids. labels: class of each row [n], or several [n, L], of which
+    positives and rows keep their shares. shares: of the parts, with sum 1. rng: orders groups of equal weight. clients:
+    of each row [n]; each part then has about its share of every client's classes and rows. reached: the parts in which
+    each class, and each client, of two or more groups has one."""
     rows, labels = positives(_with_rows(labels))
     clients = None if clients is None else clients[rows]
     cells = [labels] if clients is None else [clients * (labels.max(initial=0) + 1) + labels, clients]

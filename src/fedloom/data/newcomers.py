@@ -1,7 +1,5 @@
 """Clients and domains that never train, and are tested after training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -46,13 +44,13 @@ class HeldOut(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     )
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> HeldOut:
+    def _one_of_them(self) -> "HeldOut":
         if sum(value is not None for value in (self.share, self.clients, self.domain)) != 1:
             problem = "need one of share, e.g. 0.2, clients, a list of their ids, and domain, a name"
             raise ConfigError(f"scenario.held_out: {problem}")
         return self
 
-    def draw(self, scenario: Scenario, rng: np.random.Generator) -> list[int]:
+    def draw(self, scenario: "Scenario", rng: np.random.Generator) -> list[int]:
         """Return the ids of the clients to hold out, ascending; rng draws them where only their share is given. Raises
         `ConfigError` for ids that are unknown, twice there or without data to test, and for fewer than two other
         clients."""
@@ -85,7 +83,7 @@ class HeldOut(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         return newcomers
 
 
-def without_newcomers(scenario: Scenario, newcomers: Sequence[int]) -> Scenario:
+def without_newcomers(scenario: "Scenario", newcomers: Sequence[int]) -> "Scenario":
     """Return a scenario of the other clients, renumbered from 0, with the newcomers (ascending ids) as
     `Scenario.newcomers`. A test set that is the union of clients' samples is split with them."""
     rest = np.setdiff1d(np.arange(scenario.clients), newcomers)
@@ -98,7 +96,7 @@ def without_newcomers(scenario: Scenario, newcomers: Sequence[int]) -> Scenario:
     return replace(training, newcomers=others, newcomer_ids=tuple(newcomers), notes=notes)
 
 
-def _of_clients(scenario: Scenario, clients: Indices) -> Scenario:
+def _of_clients(scenario: "Scenario", clients: Indices) -> "Scenario":
     train, val, test = (views.of_clients(clients) for views in (scenario.train, scenario.val, scenario.test))
     if scenario.test_origin == "official" or scenario.test_rows is None:
         return replace(scenario, train=train, val=val, test=test)
@@ -127,7 +125,7 @@ class LeftOutDomain:
     other_test: Indices
 
     @staticmethod
-    def of(name: str, source: str, splits: Splits) -> LeftOutDomain:
+    def of(name: str, source: str, splits: Splits) -> "LeftOutDomain":
         """Find a domain of a source by name, in its splits. Raises `ConfigError` if the source has no such domain, or
         no other one, or no training or test samples of it."""
         train, test = splits.train, splits.test
@@ -152,7 +150,7 @@ class LeftOutDomain:
         names = tuple(name for name in data.domains if name != self.name)
         return replace(others, domain=others.domain - (others.domain > self.index).long(), domains=names)
 
-    def add_to(self, scenario: Scenario, newcomer: Scenario) -> Scenario:
+    def add_to(self, scenario: "Scenario", newcomer: "Scenario") -> "Scenario":
         """Return a scenario with the domain as its only newcomer (a scenario of one client)."""
         detail = f"the {scenario.clients} clients hold the other domains"
         note = f"domain {self.name} never trains ({len(self.train):,} training samples); {detail}"

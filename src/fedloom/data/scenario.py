@@ -1,7 +1,5 @@
 """A scenario: a source dealt to clients, with training, validation and test views; and measures of its skew."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -65,12 +63,12 @@ class Scenario:
     test_origin: TestRows = "official"
     test_rows: Indices | None = None
     public: Dataset | None = None
-    attack: Attack | None = None
+    attack: "Attack | None" = None
     bad: tuple[int, ...] = ()
     remote: bool = False
     notes: tuple[str, ...] = ()
     source_digest: str = ""
-    newcomers: Scenario | None = None
+    newcomers: "Scenario | None" = None
     newcomer_ids: tuple[int, ...] = ()
     by_owners: bool = False
     suspect: str = ""
@@ -152,7 +150,7 @@ class Scenario:
             digest.update(np.ascontiguousarray(self.test_rows).data)
         return digest.hexdigest()[:DIGITS]
 
-    def _add_views(self, digest: hashlib._Hash) -> None:
+    def _add_views(self, digest: "hashlib._Hash") -> None:
         of_newcomers = () if (held := self.newcomers) is None else (held.train, held.val, held.test)
         for views in (self.train, self.val, self.test, *of_newcomers):
             digest.update(np.ascontiguousarray(views.order).data)
@@ -186,14 +184,12 @@ _SAMPLES = 500  # of each domain, for its figures of feature shift
 
 @dataclass(frozen=True, slots=True)
 class LabelSkew:
-    """Measures over the clients that hold samples. total_variation: mean over pairs of clients of 1/2 sum_c |p_k(c) -
-    p_q(c)|. classes_per_client: mean number of classes held. imbalance: largest class / smallest class (inf if one is
-    empty). size_ratio: largest client / smallest client. empty_clients, empty_classes: ids."""
+    """Measures over the clients that hold samples."""
 
-    total_variation: float
-    classes_per_client: float
-    imbalance: float
-    size_ratio: float
+    total_variation: float  # mean over pairs of clients of 1/2 sum_c |p_k(c) - p_q(c)|, in [0, 1]
+    classes_per_client: float  # mean number of classes held
+    imbalance: float  # largest class / smallest class over all clients; inf if one is empty
+    size_ratio: float  # largest client / smallest client
     empty_clients: tuple[int, ...]
     empty_classes: tuple[int, ...]
 

@@ -1,7 +1,5 @@
 """Index lists of any number of clients in two flat arrays, and splits of all clients at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,14 +20,14 @@ class Views:
     offsets: Indices
 
     @staticmethod
-    def from_lists(lists: Sequence[Indices]) -> Views:
+    def from_lists(lists: Sequence[Indices]) -> "Views":
         """Build views from one index array per client."""
         sizes = np.fromiter((len(part) for part in lists), dtype=np.int64, count=len(lists))
         order = np.concatenate(lists).astype(np.int64) if lists else np.zeros(0, np.int64)
         return Views(order, starts(sizes))
 
     @staticmethod
-    def from_owners(owner: Indices, clients: int) -> Views:
+    def from_owners(owner: Indices, clients: int) -> "Views":
         """Build views from the client of each sample, owner [n] in -1 .. clients-1; -1 leaves a sample out."""
         sizes = np.bincount(owner[owner >= 0], minlength=clients)
         # Samples of owner -1 are sorted to the front, and cut off there.
@@ -37,7 +35,7 @@ class Views:
         return Views(order, starts(sizes))
 
     @staticmethod
-    def split_evenly(order: Indices, clients: int) -> Views:
+    def split_evenly(order: Indices, clients: int) -> "Views":
         """Cut `order` [m] into contiguous pieces whose sizes differ by at most one, the larger ones first."""
         return Views(order, starts(even_sizes(len(order), clients)))
 
@@ -70,15 +68,15 @@ class Views:
         owner[self.order] = self.holders()
         return owner
 
-    def renumber(self, rows: Indices) -> Views:
+    def renumber(self, rows: Indices) -> "Views":
         """Return the views with sample i replaced by `rows[i]`; rows [n] int64."""
         return Views(rows[self.order], self.offsets)
 
-    def of_clients(self, clients: Indices) -> Views:
+    def of_clients(self, clients: Indices) -> "Views":
         """Return the views of these clients alone, in this order, which is ascending; clients [m] int64."""
         return Views(self.order[np.isin(self.holders(), clients)], starts(self.sizes[clients]))
 
-    def together(self) -> Views:
+    def together(self) -> "Views":
         """Return the views of one client that holds all samples, in the order of the clients."""
         return Views(self.order, np.array([0, len(self.order)], np.int64))
 

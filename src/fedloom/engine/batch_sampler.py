@@ -1,7 +1,5 @@
 """The batches of a client's training: their number, order and augmentation, drawn from the client's streams."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +40,7 @@ class BatchSampler:
         augmented = self.local_training.augment.active
         return Draws(drawn(f"{prefix}shuffle"), drawn(f"{prefix}augment") if augmented else None)
 
-    def for_phase(self, phase: Train | Collect, client: Client) -> PhaseSamples:
+    def for_phase(self, phase: Train | Collect, client: Client) -> "PhaseSamples":
         """Return the samples of a client that a phase works on. Raises `ConfigError` if the server had to send some."""
         job = client.job
         if phase.on == "own":
@@ -81,7 +79,7 @@ class BatchSampler:
             order = order[:samples]
         return sent_to(job.indices.index_select(0, order), self.data.y.device)
 
-    def batches(self, job: Job, draws: Draws, share: float, epoch: int, batches: int) -> EpochBatches:
+    def batches(self, job: Job, draws: Draws, share: float, epoch: int, batches: int) -> "EpochBatches":
         """Draw the order of an epoch of the phase, with a share of the job's samples and at most `batches` batches.
         Batches of an augmented run must be read in turn."""
         return EpochBatches(self, draws, self.epoch_order(job, draws, share, batches), epoch)
@@ -93,12 +91,12 @@ class BatchSampler:
         return [Batch(x, y, None, *second) for x, y, *second in zip(*columns, strict=True)]
 
     @cached_property
-    def _of_passes(self) -> BatchSampler:
+    def _of_passes(self) -> "BatchSampler":
         """Gathers the batches of statistics passes: large ones, without augmentation, in one view."""
         plain = replace(self.local_training, batch_size=PASS_BATCH, augment=Augmentation())
         return BatchSampler(self.data, plain, 1, self._skip_single)
 
-    def pass_batches(self, indices: Tensor, draws: Draws) -> EpochBatches:
+    def pass_batches(self, indices: Tensor, draws: Draws) -> "EpochBatches":
         """Return samples [n] in their order, without augmentation, as the batches of a statistics pass."""
         return EpochBatches(self._of_passes, Draws(draws.order, None), sent_to(indices, self.data.y.device), 0)
 
@@ -186,7 +184,7 @@ class PhasePlan:
     last_epoch_batches: int
 
     @staticmethod
-    def of(sampler: BatchSampler, phase: Train, job: Job) -> PhasePlan:
+    def of(sampler: BatchSampler, phase: Train, job: Job) -> "PhasePlan":
         """Plan a phase by its epochs or number of steps. A job without a batch in the sampler takes no step."""
         epoch_batches = sampler.batches_per_epoch(job, phase.share)
         if phase.steps is None or not epoch_batches:

@@ -99,7 +99,10 @@ class Auto(Engine):
         try:
             return list(self._engine(self._current).run(jobs))
         except ClientError as error:
-            self._dismiss(self._current, str(error))
+            self._candidates.remove(self._current)
+            self._failures.append(f"{self._current.description} cannot run this: {error}")
+            if self._current.engine is not None:
+                self._current.engine.close()
             self._current = self._candidates[0]
             return list(self._engine(self._current).run(jobs))
 
@@ -144,12 +147,6 @@ class Auto(Engine):
         if candidate.engine is None:
             candidate.engine = candidate.start()
         return candidate.engine
-
-    def _dismiss(self, candidate: Candidate, reason: str) -> None:
-        self._candidates.remove(candidate)
-        self._failures.append(f"{candidate.description} cannot run this: {reason}")
-        if candidate.engine is not None:
-            candidate.engine.close()
 
 
 DEFAULT_STACK = {"cpu": 32, "cuda": 128}  # clients in a stack; out of memory halves it

@@ -1,5 +1,6 @@
 """Jobs and results: a client's work in a round or a test, its outcome, and the uploads that an attack forges."""
 
+import contextlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -229,28 +230,21 @@ class Client:
         return [Diagnostic("data.part_of_one_sample", message, 1.0)]
 
 
-class hooked:
+@contextlib.contextmanager
+def hooked(
+    method: Method, hook: str, round_: int, client: int = -1, error: type[ClientError] = ServerError
+) -> Iterator[None]:
     """A block that calls one hook, for a client or (-1) for all: an exception becomes an `error` that names method,
-    hook, round and client. Errors that a method words itself pass as they are, unless a `ClientError` is to wrap them.
-    """
-
-    __slots__ = ("_client", "_error", "_hook", "_method", "_round")
-
-    def __init__(
-        self, method: Method, hook: str, round_: int, client: int = -1, error: type[ClientError] = ServerError
-    ) -> None:
-        self._method, self._hook, self._round, self._client, self._error = method, hook, round_, client, error
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        worded = isinstance(error, FedloomError) and self._error is ServerError
-        if isinstance(error, Exception) and not worded:
-            raise self._error(self._client, self._round, self._hook, error, self._method.name()) from error
+    hook, round and client. Errors that a method words itself pass, unless a `ClientError` is to wrap them."""
+    try:
+        yield
+    except Exception as failure:
+        if isinstance(failure, FedloomError) and error is ServerError:
+            raise
+        raise error(client, round_, hook, failure, method.name()) from failure
 
 
-def staged(ctx: ClientContext, stage: str, method: Method) -> hooked:
+def staged(ctx: ClientContext, stage: str, method: Method) -> contextlib.AbstractContextManager[None]:
     """A block in which `method` works on the client of `ctx`; an exception becomes a `ClientError` of that stage."""
     return hooked(method, stage, ctx.round, ctx.client, ClientError)
 

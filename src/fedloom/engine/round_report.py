@@ -1,7 +1,5 @@
 """The report of a finished round, the round that an observer sees, and the balance of a loss's terms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +25,7 @@ class Seconds:
     @staticmethod
     def of_round(
         started: float, arrived: float, aggregated: float, observed: float, ended: float, results: Sequence[JobResult]
-    ) -> Seconds:
+    ) -> "Seconds":
         """Divide a round by the times at which it started, all results arrived, the server had aggregated, the observer
         had observed, and the round ended. The observer's time counts nowhere."""
         # clients that train side by side take wall-clock time once
@@ -35,7 +33,7 @@ class Seconds:
         aggregate = aggregated - arrived + ended - observed
         return Seconds(train, aggregate, max(0.0, aggregated - started + ended - observed - train - aggregate))
 
-    def plus(self, seconds: Seconds) -> Seconds:
+    def __add__(self, seconds: "Seconds") -> "Seconds":
         return Seconds(self.train + seconds.train, self.aggregate + seconds.aggregate, self.move + seconds.move)
 
 
@@ -66,24 +64,14 @@ class RoundReport:
     opening_samples_by_group: Mapping[int, int] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
 
-    def with_stages(self, opening: RoundReport | None, closing: RoundReport | None) -> RoundReport:
+    def with_stages(self, opening: "RoundReport | None", closing: "RoundReport | None") -> "RoundReport":
         """Return this report with the costs and diagnostics of the opening and closing round, if they ran, added."""
         report = self
         for other in filter(None, (opening, closing)):
-            report = replace(
-                report,
-                bytes_up=report.bytes_up + other.bytes_up,
-                bytes_down=report.bytes_down + other.bytes_down,
-                steps=report.steps + other.steps,
-                samples=report.samples + other.samples,
-                seconds=report.seconds.plus(other.seconds),
-                diagnostics=[*report.diagnostics, *other.diagnostics],
-            )
-        return replace(
-            report,
-            opening_samples_by_group=opening.samples_by_group if opening else {},
-            closing_samples_by_group=closing.samples_by_group if closing else {},
-        )
+            names = "bytes_up", "bytes_down", "steps", "samples", "seconds", "diagnostics"
+            report = replace(report, **{name: getattr(report, name) + getattr(other, name) for name in names})
+        first, last = (stage.samples_by_group if stage else {} for stage in (opening, closing))
+        return replace(report, opening_samples_by_group=first, closing_samples_by_group=last)
 
 
 @dataclass(frozen=True, slots=True)

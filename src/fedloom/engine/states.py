@@ -71,7 +71,12 @@ class ClientStates(MutableMapping[int, Record]):
         self._on_disk.clear()
 
     def _put_in_memory(self, client: int, record: Record) -> None:
-        size = _tensor_bytes(record)
+        size = 0
+        for value in record.values():
+            if isinstance(value, ClassTable):
+                size += value.values.nbytes + value.held.nbytes
+            else:
+                size += nbytes(value) if isinstance(value, dict) else getattr(value, "nbytes", 0)
         if self.budget is not None and size > self.budget:
             problem = f"the state of client {client} alone takes {size / 2**20:.1f} MiB; raise it above one state"
             raise ConfigError(f"engine.state_budget_mb = {self.budget / 2**20:g}: {problem}")
@@ -97,13 +102,3 @@ class ClientStates(MutableMapping[int, Record]):
             self._folder = Path(tempfile.mkdtemp(prefix="fedloom-states-"))
         # At most a thousand files in a folder, because large folders are slow on many file systems.
         return self._folder / f"{client // 1000:05d}" / f"{client:08d}.safetensors"
-
-
-def _tensor_bytes(record: Record) -> int:
-    total = 0
-    for value in record.values():
-        if isinstance(value, ClassTable):
-            total += value.values.nbytes + value.held.nbytes
-        else:
-            total += nbytes(value) if isinstance(value, dict) else getattr(value, "nbytes", 0)
-    return total

@@ -3,8 +3,6 @@
 A state is a frozen dataclass whose fields are sums over samples: int, float, or a tensor. So it merges over batches,
 clients, workers and the nodes of a federation, in the order of the client ids. See `docs/how-to/own-metric.md`."""
 
-from __future__ import annotations
-
 import copyreg
 import dataclasses
 import functools
@@ -107,12 +105,12 @@ class Metric(ABC):
         """The state of one batch."""
 
     @classmethod
-    def new_for(cls, predictions: Predictions, kinds: Iterable[type[Metric]]) -> Self:
+    def new_for(cls, predictions: Predictions, kinds: "Iterable[type[Metric]]") -> Self:
         """The state of one batch, from which the metrics `kinds` that share it compute their values."""
         return cls.new(predictions)
 
     @classmethod
-    def state_type(cls) -> type[Metric]:
+    def state_type(cls) -> "type[Metric]":
         """The class of the state, from which the metrics that share it are derived."""
         return next(base for base in cls.__mro__ if "shared" in base.__dict__) if cls.shared else cls
 
@@ -216,7 +214,7 @@ class MetricStates:
     states: Mapping[str, Metric] = field(default_factory=dict)
 
     @staticmethod
-    def new(predictions: Predictions, kinds: MetricKinds) -> MetricStates:
+    def new(predictions: Predictions, kinds: MetricKinds) -> "MetricStates":
         """Return the states of one batch, of metrics by name."""
         sharing = dict[str, list[type[Metric]]]()
         for name, kind in kinds.items():
@@ -225,7 +223,7 @@ class MetricStates:
         return MetricStates(len(predictions.labels), states)
 
     @staticmethod
-    def merged(parts: Iterable[MetricStates]) -> MetricStates:
+    def merged(parts: "Iterable[MetricStates]") -> "MetricStates":
         """All parts as one, added in their order; parts without samples count for nothing."""
         total, states = 0, dict[str, Metric]()
         for part in parts:
@@ -252,23 +250,23 @@ class MetricStates:
         state = self.states.get(kind.shared)
         return None if state is None else kind(*[getattr(state, key) for key in field_names(kind)])
 
-    def of_one_model(self) -> MetricStates:
+    def of_one_model(self) -> "MetricStates":
         """Reduce the states whose scores may not be merged with those of other models."""
         return self._with({name: s if s.pools_models else s.reduced() for name, s in self.states.items()})
 
-    def poolable(self) -> MetricStates:
+    def poolable(self) -> "MetricStates":
         """Leave out the states that may not be merged with those of other models."""
         return self._with({name: state for name, state in self.states.items() if state.pools_models})
 
-    def reduced(self) -> MetricStates:
+    def reduced(self) -> "MetricStates":
         """Reduce all states, as `Metric.reduced`."""
         return self._with({name: state.reduced() for name, state in self.states.items()})
 
-    def portable(self) -> MetricStates:
+    def portable(self) -> "MetricStates":
         """Reduce all states, as `Metric.portable`."""
         return self._with({name: state.portable() for name, state in self.states.items()})
 
-    def _with(self, states: Mapping[str, Metric]) -> MetricStates:
+    def _with(self, states: Mapping[str, Metric]) -> "MetricStates":
         return MetricStates(self.total, states)
 
 
@@ -289,7 +287,7 @@ class Scores:
     pooled: MetricStates
     clients: Mapping[int, MetricStates]
     metrics: MetricKinds
-    also: Mapping[str, Scores] = field(default_factory=dict)
+    also: "Mapping[str, Scores]" = field(default_factory=dict)
     bad: tuple[int, ...] = ()
     client_details: Mapping[int, Mapping[str, list[int]]] = field(default_factory=dict)
     _of_clients: dict[str, dict[int, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -329,7 +327,7 @@ class Scores:
         """The protocol's cross-entropy in nats."""
         return self.value("loss")
 
-    def with_pooled(self, again: Scores) -> Scores:
+    def with_pooled(self, again: "Scores") -> "Scores":
         """The same scores with the pooled states of a second test."""
         also = {name: scores.with_pooled(again.also[name]) for name, scores in self.also.items()}
         return dataclasses.replace(self, pooled=again.pooled, also=also)

@@ -1,7 +1,5 @@
 """The net that all methods know (features, then a head), its tensors' roles, deep copies, and nets as functions."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import random
@@ -177,7 +175,7 @@ class FunctionalNet:
     computes in evaluation mode. Gradients reach the arguments alone, so pass detached trees; a tree may have more
     entries. `trainable`: names of the entries that train."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: "Net") -> None:
         # a tree carries all other tensors, so the copy needs no memory for them
         constants = {id(buffer) for module in net.modules() for buffer in _non_persistent_buffers(module)}
         carried = [tensor for tensor in (*net.parameters(), *net.buffers()) if id(tensor) not in constants]
@@ -201,7 +199,7 @@ class FunctionalNet:
         ...)."""
         return self._call(lambda net, maps: net.classify(maps), tree, maps)
 
-    def _call(self, function: Callable[[Net, Tensor], Tensor], tree: Tree, x: Tensor) -> Tensor:
+    def _call(self, function: "Callable[[Net, Tensor], Tensor]", tree: Tree, x: Tensor) -> Tensor:
         entries = {f"net.{name}": value for name, value in tree.items() if name in self._names}
         return cast(Tensor, functional_call(self._calls, entries, (function, x)))
 
@@ -220,7 +218,7 @@ def _placeholder(tensor: Tensor) -> Tensor:
 class NetCalls(nn.Module):
     """Calls functions of a net with weights that `functional_call` puts in."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: "Net") -> None:
         super().__init__()
         self.net = net
 
@@ -229,7 +227,7 @@ class NetCalls(nn.Module):
 
 
 N = TypeVar("N", bound="Net")
-MODELS: Registry[Callable[..., Net]] = Registry("model", home="fedloom.nets")
+MODELS: "Registry[Callable[..., Net]]" = Registry("model", home="fedloom.nets")
 
 
 class Net(nn.Module):

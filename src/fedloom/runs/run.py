@@ -11,8 +11,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.text import listed
 from fedloom.data import Scenario, describe_input, describe_scenario
-from fedloom.data.flow import flow_of
-from fedloom.data.leak import leak, leak_sentences
+from fedloom.data.leak import flow_of, leak, leak_sentences
 from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose_engine
 from fedloom.engine.device import device_name, device_note, device_settings

@@ -1,7 +1,5 @@
 """The base of partitions, and helpers that deal samples without a loop over clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -18,7 +16,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import TestRows
 from fedloom.data.views import Indices, Views, starts
 
-PARTITIONS: Registry[type[Partition]] = Registry("partition", home="fedloom.data.partitions")
+PARTITIONS: "Registry[type[Partition]]" = Registry("partition", home="fedloom.data.partitions")
 
 MinSamples = Annotated[
     int,
@@ -73,7 +71,7 @@ class Partition(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         """Return the number of clients if the data decide it (`load` reads the training set), else None."""
         return None
 
-    def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
+    def without_domain(self, domain: int, clients: int) -> "tuple[Partition, int]":
         """Return the partition without one domain (by its index), and its number of clients out of `clients`."""
         return self, clients
 

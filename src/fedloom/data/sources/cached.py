@@ -1,7 +1,5 @@
 """Base classes of sources that parse files: they check samples, cache them on disk and normalise pixels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,44 +44,31 @@ class ParsedSamples:
     domain: np.ndarray | None = None
     group: np.ndarray | None = None
 
-    def rows(self, rows: np.ndarray) -> ParsedSamples:
+    def rows(self, rows: np.ndarray) -> "ParsedSamples":
         domain, group = (None if ids is None else ids[rows] for ids in (self.domain, self.group))
         return ParsedSamples(self.x[rows], self.y[rows], domain, group)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSplits:
-    """An unchecked training and test set.
+    """An unchecked training and test set; fields without a comment are those of `Dataset` and `Splits`."""
 
-    Args:
-        origin: name of the set in messages.
-        tokens: whether x holds token ids, of the vocabulary `words`.
-        white: pixel value of white, as in `Dataset`.
-        notes: as in `Splits`.
-        part_origins: names of both parts in notes on their classes, the same one twice for parts that were split from
-            one; None takes the origin with "(train)" and "(test)".
-        has_class_notes: whether `notes` already cover oddities of the classes.
-        validation: as in `Splits`.
-        labels: whether samples have several labels, see `checked`.
-        incomplete: what happens to features [n, d] that are missing (NaN); `make_scenario` imputes them.
-    """
-
-    origin: str
+    origin: str  # name of the set in messages
     train: ParsedSamples
     test: ParsedSamples
     classes: tuple[str, ...]
     domains: tuple[str, ...] = ()
-    tokens: bool = False
+    tokens: bool = False  # x holds token ids, of the vocabulary `words`
     words: tuple[str, ...] = ()
     white: float | None = None
     notes: tuple[str, ...] = ()
-    part_origins: tuple[str, str] | None = None
-    has_class_notes: bool = False
+    part_origins: tuple[str, str] | None = None  # in notes on classes, the same twice for one that was split
+    has_class_notes: bool = False  # `notes` cover oddities of the classes already
     validation: int = 0
-    labels: Labels = "single"
-    incomplete: Incomplete = "refuse"
+    labels: Labels = "single"  # see `checked`
+    incomplete: Incomplete = "refuse"  # what happens to missing features [n, d]; `make_scenario` imputes them
 
-    def with_notes(self, *notes: str) -> ParsedSplits:
+    def with_notes(self, *notes: str) -> "ParsedSplits":
         return replace(self, notes=(*self.notes, *notes))
 
 
@@ -245,7 +230,7 @@ class ImageSource(CachedSource):
     normalise: Normalise = "own"
 
     @model_validator(mode="after")
-    def _refuse_unpublished_moments(self) -> ImageSource:
+    def _refuse_unpublished_moments(self) -> "ImageSource":
         if self.normalise == "published" and self.published is None:
             raise ValueError(f"no published mean is known for {self.kind}; take own, unit or half")
         return self

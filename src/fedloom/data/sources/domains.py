@@ -1,7 +1,5 @@
 """Several sources as domains of one set, and digits blended into pictures."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,7 +54,7 @@ class JoinedSources(ImageSource):
     normalise: Normalise = "half"
 
     @model_validator(mode="after")
-    def _sound(self) -> JoinedSources:
+    def _sound(self) -> "JoinedSources":
         try:
             names = list(self.domain_sources())
         except ValidationError as error:

@@ -1,7 +1,5 @@
 """Data that only their own node reads: the classes, shape and scale that a federation agrees on beforehand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
@@ -72,7 +70,7 @@ class Nodes(Source):
         return [str(name) if type(name) is int else name for name in value] if is_list else value
 
     @model_validator(mode="after")
-    def _agrees(self) -> Nodes:
+    def _agrees(self) -> "Nodes":
         if (self.shape is None) == (self.features is None):
             raise ValueError("need one of shape and features: how a sample looks")
         for key, names in (("classes", self.classes), ("features", self.features or ())):

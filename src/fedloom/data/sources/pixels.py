@@ -1,7 +1,5 @@
 """Pictures to pixels, by what their format says: the one reader of pictures for all doors of data."""
 
-from __future__ import annotations
-
 import io
 import sys
 import warnings
@@ -145,13 +143,13 @@ def read_pixels(
 
 
 def image_pixels(
-    image: Image.Image,
+    image: "Image.Image",
     label: str,
     channels: int | None,
     notes: PictureNotes,
     *,
     size: int | None = None,
-    lower_bytes: Image.Image | None = None,
+    lower_bytes: "Image.Image | None" = None,
 ) -> np.ndarray:
     """Return the pixels of a picture, [h, w] or [h, w, 3], turned as its EXIF orientation says: uint8, or float32 from
     0 to 255 of 12 or 16 bits. Transparency is dropped, unless the whole drawing is in it: that is laid over white, or
@@ -179,12 +177,12 @@ def image_pixels(
 
 
 def _deep_pixels(
-    image: Image.Image,
+    image: "Image.Image",
     label: str,
     channels: int | None,
     notes: PictureNotes,
     size: int | None,
-    lower_bytes: Image.Image | None,
+    lower_bytes: "Image.Image | None",
 ) -> np.ndarray:
     """Return float32 pixels of pictures with more than 8 bits per channel."""
     if lower_bytes is None:
@@ -212,17 +210,17 @@ def _planes(pixels: np.ndarray, channels: int | None, size: int | None) -> np.nd
     return np.stack(planes if len(planes) == 3 else planes * 3, axis=2)
 
 
-def _in_mode(image: Image.Image, mode: str) -> Image.Image:
+def _in_mode(image: "Image.Image", mode: str) -> "Image.Image":
     return image if image.mode == mode else image.convert(mode)
 
 
-def _resized(image: Image.Image, size: int) -> Image.Image:
+def _resized(image: "Image.Image", size: int) -> "Image.Image":
     from PIL import Image
 
     return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR)
 
 
-def _upright(image: Image.Image, label: str, notes: PictureNotes) -> Image.Image:
+def _upright(image: "Image.Image", label: str, notes: PictureNotes) -> "Image.Image":
     """Return the picture as its EXIF orientation says; as it is stored (and counted) if that block is damaged."""
     from PIL import ImageOps
 
@@ -234,7 +232,7 @@ def _upright(image: Image.Image, label: str, notes: PictureNotes) -> Image.Image
         return image
 
 
-def _deep_grey(image: Image.Image, label: str, notes: PictureNotes) -> np.ndarray:
+def _deep_grey(image: "Image.Image", label: str, notes: PictureNotes) -> np.ndarray:
     """Return grey of 12 or 16 bits as float32 [h, w] from 0 to 255."""
     tags = getattr(image, "tag_v2", {})
     if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):  # theirs have 16 bits
@@ -249,7 +247,7 @@ def _deep_grey(image: Image.Image, label: str, notes: PictureNotes) -> np.ndarra
     return levels * np.float32(WHITE) / np.float32(white)
 
 
-def _with_lower_bytes(raw: bytes, image: Image.Image, label: str, notes: PictureNotes) -> Image.Image | None:
+def _with_lower_bytes(raw: bytes, image: "Image.Image", label: str, notes: PictureNotes) -> "Image.Image | None":
     """Return the picture with the lower bytes of 16-bit colours, whose upper ones Pillow reads; None for 8 bits."""
     from PIL import Image
 

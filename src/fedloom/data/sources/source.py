@@ -1,7 +1,5 @@
 """The base class of sources, the training and test set that a source returns, and a split into both."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +28,7 @@ from fedloom.data.imputation import ImputedColumn
 from fedloom.data.sources.groups import Group, GroupPattern, SharedGroups
 from fedloom.data.views import strata
 
-SOURCES: Registry[type[Source]] = Registry("source", home="fedloom.data.sources")
+SOURCES: "Registry[type[Source]]" = Registry("source", home="fedloom.data.sources")
 
 SourceType = TypeVar("SourceType", bound="Source")
 
@@ -45,31 +43,18 @@ Labels = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """A training set and a test set: the official one, or the fixed one that the source describes.
-
-    Args:
-        domains_are_owners: whether each domain is an owner and becomes a client, unless another partition is set.
-        numeric_features: indices of measured features. `make_scenario` standardises them, because only then is it known
-            which samples clients train on.
-        rules: by which missing cells of a table, NaN in `x`, are filled. `make_scenario` computes the values.
-        own_moments: whether pixels have the moments of the training set. `make_scenario` recomputes them if clients or
-            a domain never train.
-        validation: number of given validation samples, the last ones of `train`.
-        notes: one sentence on each kind of data that was left out or looks like a mistake; shown once.
-        suspect: the column of `Dataset.suspect`.
-        flow: rows and groups that were read, have a label, and were kept (`fedloom.data.flow.stage`); empty if unknown.
-    """
+    """A training set and a test set: the official one, or the fixed one that the source describes."""
 
     train: Dataset
     test: Dataset
-    domains_are_owners: bool = False
-    numeric_features: tuple[int, ...] = ()
-    rules: tuple[ImputedColumn, ...] = ()
-    own_moments: bool = False
-    validation: int = 0
-    notes: tuple[str, ...] = ()
-    suspect: str = ""
-    flow: dict[str, Any] = field(default_factory=dict)
+    domains_are_owners: bool = False  # each domain becomes a client, unless another partition is set
+    numeric_features: tuple[int, ...] = ()  # standardised by `make_scenario`, which knows on what clients train
+    rules: tuple[ImputedColumn, ...] = ()  # for missing cells, NaN in `x`; `make_scenario` computes the values
+    own_moments: bool = False  # pixels have the training set's; computed again where clients or a domain never train
+    validation: int = 0  # number of given validation samples, the last ones of `train`
+    notes: tuple[str, ...] = ()  # a sentence on each kind of data that was left out or looks like a mistake
+    suspect: str = ""  # the column of `Dataset.suspect`
+    flow: dict[str, Any] = field(default_factory=dict)  # rows and groups of each stage, see `fedloom.data.flow.stage`
 
     def __repr__(self) -> str:
         owners = f";\n  {self.owner_count} owners" if self.owner_count else ""
@@ -105,7 +90,7 @@ class Source(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     _expand_paths = field_validator("*")(expand_if_path)
 
     @model_validator(mode="after")
-    def _imputes_if_asked(self) -> Source:
+    def _imputes_if_asked(self) -> "Source":
         how = getattr(self, "incomplete", "impute")
         if getattr(self, "impute", None) is not None and how != "impute":
             raise ConfigError(f"scenario.impute is for incomplete: impute, and incomplete is {how}")
@@ -171,7 +156,11 @@ def grouped(splits: Splits, source: Source) -> Splits:
     if key == "none":
         return replace(splits, train=replace(splits.train, group=None), test=replace(splits.test, group=None))
     if key == "owner" and splits.train.group is None:
-        splits = _grouped_by_owner(splits, source.kind)
+        if splits.train.domain is None or splits.test.domain is None:
+            raise DataError(f"scenario.group = owner: source {source.kind} has no owners here; name a column of groups")
+        rank = torch.from_numpy(np.argsort(np.argsort(np.array(splits.train.domains, np.str_))))
+        train, test = (replace(part, group=rank[part.domain]) for part in (splits.train, splits.test))
+        splits = replace(splits, train=train, test=test)
     if key is not None and splits.train.group is None:
         shown = f"{{pattern: {key.pattern}}}" if isinstance(key, GroupPattern) else key
         raise DataError(
@@ -179,15 +168,6 @@ def grouped(splits: Splits, source: Source) -> Splits:
             "a pattern or PatientID, .npz files hold group_train and group_test, and Python data come with groups="
         )
     return drop_shared(splits, source.shared_groups)
-
-
-def _grouped_by_owner(splits: Splits, kind: str) -> Splits:
-    """Make each owner, or domain, a group."""
-    if splits.train.domain is None or splits.test.domain is None:
-        raise DataError(f"scenario.group = owner: source {kind} has no owners here; name a column of groups")
-    rank = torch.from_numpy(np.argsort(np.argsort(np.array(splits.train.domains, np.str_))))
-    train, test = (replace(part, group=rank[part.domain]) for part in (splits.train, splits.test))
-    return replace(splits, train=train, test=test)
 
 
 def drop_shared(splits: Splits, rule: str) -> Splits:

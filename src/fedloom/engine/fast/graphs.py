@@ -126,20 +126,17 @@ class _Graph:
         objective = steps.run(batch).objective
         steps.loaded_net.restore_buffers()  # a net may assign new tensors to its buffers
         if objective is not None:
-            self._add_to_log(objective)
+            self.terms, self.taps = list(objective.terms), dict(objective.taps)
+            numbers = [objective.total, *objective.terms.values()]
+            row = torch.stack([number.reshape(()).double() for number in numbers]).unsqueeze(0)
+            if self.log is None:
+                self.log = row.new_zeros(_LOGGED, row.shape[1])
+            self.log.index_copy_(0, self.buffers.step, row)
         elif isinstance(carried, Sums):  # the pass has made new sums
             torch._foreach_copy_(state, carried.state)
             carried.advance(0, state, layout)
         self.buffers.step.add_(1)
         self.buffers.position.add_(self.rows)
-
-    def _add_to_log(self, objective: Objective) -> None:
-        self.terms, self.taps = list(objective.terms), dict(objective.taps)
-        numbers = [objective.total, *objective.terms.values()]
-        row = torch.stack([number.reshape(()).double() for number in numbers]).unsqueeze(0)
-        if self.log is None:
-            self.log = row.new_zeros(_LOGGED, row.shape[1])
-        self.log.index_copy_(0, self.buffers.step, row)
 
     def _gathered(self) -> Batch:
         order = self.buffers.order

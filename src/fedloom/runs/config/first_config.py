@@ -1,7 +1,5 @@
 """Make a first config for a user's data: read them, choose settings, try them, and write them with comments."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import textwrap

@@ -244,7 +244,11 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
     config.build_method()
     checks.refuse_absurd(config.model_dump(exclude={"model", "options"}) | options)
     for name, section in options.items():
-        _check_section(name, section, config.preset)
+        kind = METHODS.get(name)
+        # A method that lacks the preset is asked with its first.
+        preset = config.preset if config.preset in kind.presets else next(iter(kind.presets), config.preset)
+        configured = kind.configured(preset, section)
+        checks.refuse_booleans(section, configured.options.model_dump(), name)
     read = config.model_dump(exclude={"model", "options", "scenario"})
     checks.refuse_booleans(plain, read | {"scenario": config.scenario.resolved()})
     return config
@@ -259,13 +263,6 @@ def _with_preset_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         are_sections = isinstance(value, Mapping) and isinstance(joined.get(key), Mapping)
         joined[key] = {**joined[key], **value} if are_sections else value
     return joined
-
-
-def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None:
-    """Raises `ConfigError` for options that `method` refuses; a method that lacks `preset` is asked with its first."""
-    kind = METHODS.get(method)
-    configured = kind.configured(preset if preset in kind.presets else next(iter(kind.presets), preset), section)
-    checks.refuse_booleans(section, configured.options.model_dump(), method)
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:

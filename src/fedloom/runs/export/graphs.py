@@ -39,7 +39,13 @@ def graph_bytes(module: nn.Module, metadata: ExportMetadata, graph_format: Graph
         raise ConfigError(f"format = onnx: {' and '.join(missing)} not installed; pip install 'fedloom[onnx]'")
     with reproducible_settings(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters warn of deprecations within torch
-        program = _traced(module, metadata, name)
+        with _refusing(f"model {name} has no graph: torch.export says ", _without_graph(metadata)):
+            batch = ({0: torch.export.Dim("batch")},)
+            samples = next(_random_batches(metadata.input, [_TRACED_BATCH]))
+            program = torch.export.export(module, (samples,), dynamic_shapes=batch, strict=False)
+        for subgraph in program.graph_module.modules():
+            for node in subgraph.graph.nodes if isinstance(subgraph, GraphModule) else ():
+                node.meta.pop("stack_trace", None)  # names files of this machine
         if graph_format == "onnx":
             raw, opset = _onnx_bytes(program, metadata, name)
             checked_with, scores = _onnx_runtime(raw)
@@ -64,17 +70,6 @@ def _refusing(why: str, advice: str) -> Iterator[None]:
         raise ConfigError(f"{why}{_first_line(error)}; {advice}") from error
 
 
-def _traced(module: nn.Module, metadata: ExportMetadata, name: str) -> ExportedProgram:
-    with _refusing(f"model {name} has no graph: torch.export says ", _without_graph(metadata)):
-        batch = ({0: torch.export.Dim("batch")},)
-        samples = next(_random_batches(metadata.input, [_TRACED_BATCH]))
-        program = torch.export.export(module, (samples,), dynamic_shapes=batch, strict=False)
-    for subgraph in program.graph_module.modules():
-        for node in subgraph.graph.nodes if isinstance(subgraph, GraphModule) else ():
-            node.meta.pop("stack_trace", None)  # names files of this machine
-    return program
-
-
 def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -> tuple[bytes, int]:
     # an operator that ONNX lacks, or a model of more than 2 GB
     with _refusing(f"model {name} cannot be written as onnx: ", "torch-export needs none of ONNX's operators"):
@@ -86,20 +81,16 @@ def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -
         for node in model.graph.node:
             del node.metadata_props[:]  # names of Python code, for debugging
         model.doc_string = ""
-        _name_batch(model.graph)
+        # The exporter calls the first dimension "s77" or the like.
+        symbol = model.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+        for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+            for dimension in value.type.tensor_type.shape.dim:
+                if dimension.dim_param == symbol:
+                    dimension.dim_param = "batch"
         entry = model.metadata_props.add()
         entry.key, entry.value = "fedloom", metadata.model_dump_json(exclude={"weights", "sha256", "graph", "format"})
         opset = next(entry.version for entry in model.opset_import if not entry.domain)
         return model.SerializeToString(), int(opset)
-
-
-def _name_batch(graph: Any) -> None:
-    """Call the first dimension of the graph's input and output "batch", which the exporter calls "s77" or the like."""
-    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        for dimension in value.type.tensor_type.shape.dim:
-            if dimension.dim_param == symbol:
-                dimension.dim_param = "batch"
 
 
 def _onnx_runtime(raw: bytes) -> tuple[str, Callable[[Tensor], Tensor]]:

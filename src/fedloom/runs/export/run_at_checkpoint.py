@@ -65,13 +65,6 @@ class RunAtCheckpoint:
             raise RunFolderError("scenario.json: damaged, or of an earlier version; run again with --fresh") from None
         self._data = described.get(KEY)
         self.counts: list[list[int]] = described.get("class_counts", [])
-        self._refuse_other_frozen_weights()
-        with modules.packages_named(self.config.model_name()):
-            self.setup = Setup.from_config(self.config, self.input.shape, len(self.classes), self.clients)
-        self.method = self.setup.method
-
-    def _refuse_other_frozen_weights(self) -> None:
-        """Raise `ConfigError` if the run's frozen weights were not stored and the user's module has others."""
         for model in self.config.models() if self.config.share == "trainable" else ():
             shapes = self.input.shape, len(self.classes)
             if isinstance(model, UserModelConfig) and model.user_model.digest(*shapes) != model.digest:
@@ -79,6 +72,9 @@ class RunAtCheckpoint:
                     f"model {model.title}: not the one of this run, whose frozen weights were not stored (share = "
                     "trainable); pass it with its first weights"
                 )
+        with modules.packages_named(self.config.model_name()):
+            self.setup = Setup.from_config(self.config, self.input.shape, len(self.classes), self.clients)
+        self.method = self.setup.method
 
     @cached_property
     def scenario(self) -> Scenario:

@@ -49,7 +49,11 @@ def read_samples(
     parts: list[Tensor] = []
     for path in paths:
         if path.suffix == ".npz":
-            part = _arrays(path, expected)
+            arrays = read_npz(path, ())
+            name = next(iter(arrays)) if len(arrays) == 1 else "x" if "x" in arrays else "x_test"
+            if name not in arrays:
+                raise DataError(f"{path}: holds {', '.join(arrays) or 'nothing'}; name the samples x")
+            part = stored_samples(arrays[name], expected, f"{path} ({name})")
             names += [f"{path.name}:{row}" for row in range(len(part))]
         elif path.suffix in TABLES and expected.features:
             table = _table(path, expected, note)
@@ -128,14 +132,6 @@ def _note_outside_training(samples: Tensor, expected: Input, note: Callable[[Sam
     rows = f"{int(outside.any(1).sum()):,} of {len(samples):,} rows"
     text = f"values beyond those of the training rows in {rows}: {listed}{more}"
     note(SampleNote("outside_training", sum(counts.values()), text))
-
-
-def _arrays(path: Path, expected: Input) -> Tensor:
-    arrays = read_npz(path, ())
-    name = next(iter(arrays)) if len(arrays) == 1 else "x" if "x" in arrays else "x_test"
-    if name not in arrays:
-        raise DataError(f"{path}: holds {', '.join(arrays) or 'nothing'}; name the samples x")
-    return stored_samples(arrays[name], expected, f"{path} ({name})")
 
 
 def stored_samples(x: np.ndarray, expected: Input, origin: str) -> Tensor:

@@ -12,8 +12,8 @@ import numpy as np
 from fedloom.core.errors import DataError
 from fedloom.data import labels as label_rules
 from fedloom.data.dataset import require_memory
-from fedloom.data.flow import stage
 from fedloom.data.imputation import Impute
+from fedloom.data.leak import stage
 from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, number_name
 from fedloom.data.sources.tables.words import CATEGORIES
 
