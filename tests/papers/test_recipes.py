@@ -15,7 +15,7 @@ from benchmarks.tables.reproduction import cells_of
 from fedloom.core.errors import ConfigError
 from fedloom.data.sources.source import SOURCES
 from fedloom.methods import METHODS
-from fedloom.papers.measurements import VARIANT
+from fedloom.papers.measurements import ACCURACY, VARIANT
 from fedloom.papers.recipe import Recipe, Scale, find_recipe, missing_sources, printed_values, recipes
 from fedloom.runs.setup import Setup
 from fedloom.runs.studies.plan import Cell, parse_study
@@ -117,6 +117,21 @@ def test_every_cell_is_a_valid_run(recipe: Recipe, scale: str) -> None:
 def test_a_seed_is_no_number_of_seeds() -> None:
     with pytest.raises(ConfigError, match="seeds = 20240101: more than 10,000"):
         find_recipe("feddw/table1").study(seeds=20240101)
+
+
+PAPERS = {recipe.paper.title: recipe.paper for recipe in ALL}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_claims_of_cells_are_those_that_the_paper_prints(paper: str) -> None:
+    assert PAPERS[paper].claims
+    for claim in (claim for claim in PAPERS[paper].claims if claim.table):
+        table = find_recipe(str(claim.table))
+        cells = {f"{table.column(v.column)}/{v.method}": v.value for v in table.values if v.metric in ACCURACY}
+        ours, minus = cells[str(claim.row)], cells[claim.minus] if claim.minus else 0.0
+        assert ours is not None
+        assert minus is not None
+        assert claim.printed == pytest.approx(ours - minus, abs=0.011), claim.claim  # FedDW's text rounds by itself
 
 
 @pytest.mark.parametrize("recipe", [r for r in ALL if r.table.why_not_run], ids=lambda r: r.name)
