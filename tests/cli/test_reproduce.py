@@ -3,6 +3,7 @@
 import csv
 import html
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ def test_a_plan_counts_finished_cells(capsys: Any) -> None:
     code, out, _ = call(capsys, *words, "--seeds", "2")
     assert code == 0
     assert "  2 cells,   1 done  cifar10-pathological/FedAvg" in out
+    assert re.search(r"14 cells\n(missing.*\n)?about [\d.]+ \w+ on one core, judging by the finished runs", out)
     plan = json.loads(call(capsys, *words, "--seeds", "2", "--json")[1])
     done = {row["name"]: row["done"] for row in plan["rows"]}
     assert (len(done), sum(done.values()), done["cifar10-pathological/FedAvg"]) == (7, 1, 1)

@@ -13,7 +13,7 @@ from fedloom.cli.comparisons import REPRODUCED, VALUES, Only, Plan, Workers, run
 from fedloom.cli.shared import print_json, print_lines, say
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import json_text, write_atomic
-from fedloom.core.text import counted
+from fedloom.core.text import counted, seconds_text
 
 if TYPE_CHECKING:
     from fedloom.papers.recipe import Recipe, Scale
@@ -110,22 +110,27 @@ def _show_plan(
 ) -> None:
     from fedloom.papers.recipe import missing_sources
     from fedloom.runs.studies.study_folder import StudyFolder
+    from fedloom.runs.studies.tuning import seconds_left
 
     study_folder = StudyFolder(folder)
     study_folder.check(study)
     rows: dict[str, dict[str, Any]] = {}
+    remaining = {cell.folder: cell for cell in cells if study_folder.state(cell.folder, cell.config) != "done"}
     for cell in cells:
         row = rows.setdefault(cell.group, {"name": cell.group, "cells": 0, "done": 0})
         row["cells"] += 1
-        row["done"] += study_folder.state(cell.folder, cell.config) == "done"
+        row["done"] += cell.folder not in remaining
+    seconds = seconds_left(study_folder, [*remaining.values()])
     absent, told = missing_sources(cells), recipe.scale_text(scale)
     if as_json:
         overview = {"name": recipe.name, "scale": scale, "says": told, "rows": list(rows.values())}
-        print_json(overview | {"missing": absent, "open": list(recipe.choices)})
+        print_json(overview | {"missing": absent, "open": list(recipe.choices), "seconds_left": seconds})
         return
     print_lines(f"{recipe.paper.title}, {recipe.table.title}\nscale: {told}")
     print_lines(*(f"{row['cells']:>3} cells, {row['done']:>3} done  {row['name']}" for row in rows.values()))
     print_lines(counted(len(cells), "cell"), *(f"missing: {source}: {why}" for source, why in absent.items()))
+    if seconds:
+        print_lines(f"about {seconds_text(seconds)} on one core, judging by the finished runs")
 
 
 def _write_paper_comparison(
