@@ -12,8 +12,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.evaluation import Evaluator, MetricStates
-from fedloom.evaluation.intervals import group_sums, intervals, intervals_over_nodes
-from fedloom.evaluation.metric import METRICS, Predictions
+from fedloom.evaluation.intervals import intervals, intervals_over_nodes, with_group_sums
 from fedloom.evaluation.metrics.basic import SampleScores
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "clinic_risks.json").read_text())["intervals"]
@@ -23,7 +22,7 @@ class Grouped(Dataset):
     """Has a place for the groups of its samples."""
 
 
-def measured(scores, labels, groups, protocol="global/global", clients=None, **settings):
+def measured(scores, labels, groups, protocol="global/global", clients=None, metrics=("auroc",), **settings):
     """Intervals of a test in which each class-1 score is a logit; `clients` holds lists of test samples."""
     n = len(scores)
     data = Grouped(torch.zeros(n, 1), torch.tensor(labels), ("healthy", "ill"))
@@ -31,20 +30,20 @@ def measured(scores, labels, groups, protocol="global/global", clients=None, **s
     views = Views.from_lists([np.array(part, np.int64) for part in clients or [range(n)]])
     none = Views.from_lists([np.zeros(0, np.int64) for _ in range(len(views))])
     evaluator = Evaluator(
-        Scenario("toy", data, data, views, none, views), protocol, batch=8, metrics=("auroc",), keep_scores=True
+        Scenario("toy", data, data, views, none, views), protocol, batch=8, metrics=metrics, keep_scores=True
     )
     logits = torch.stack([torch.zeros(n), torch.tensor(scores)], 1)
-    tested = {}
+    tested, kind = {}, protocol.partition("/")[0]
     for client in range(len(views)) if protocol.endswith("local") else [-1]:
         rows = views.tensor(client) if client >= 0 else torch.arange(n)
-        tested[client] = {"global": MetricStates(len(rows), {SampleScores.key: SampleScores(logits[rows], rows)})}
+        tested[client] = {kind: MetricStates(len(rows), {SampleScores.key: SampleScores(logits[rows], rows)})}
     return intervals(evaluator, tested, lambda _: {}, np.random.default_rng(0), **settings)
 
 
 def test_few_groups_have_the_golden_deviation_by_a_linear_approximation():
     example = GOLDEN["example"]
     columns = [example[name] for name in ("scores", "labels", "groups")]
-    found = measured(*columns, draws=4000)
+    found = measured(*columns, draws=2000)
     auroc = found["values"]["auroc"]
     assert auroc["value"] == example["auroc"]
     assert (found["by"], found["groups"], found["method"]) == ("group", 4, "t with 3 degrees of freedom")
@@ -122,18 +121,28 @@ def test_one_group_has_no_interval(labels):
     assert not any(math.isnan(value["value"]) for value in found["values"].values())
 
 
-def over_nodes(scores, labels, groups, nodes, by="group"):
-    """Intervals from what `nodes`, lists of samples, send after the first test has pooled their bins."""
-    n = len(scores)
+ALL = ("auroc", "average_precision", "macro_f1", "recall", "specificity", "mcc", "brier", "nll")
+
+
+def over_nodes(scores, labels, groups, nodes, by="group", protocol="global/local", metrics=("auroc",), decision=None):
+    """Intervals from what `nodes`, lists of samples, send after the first test has pooled their states."""
+    n, kind = len(scores), protocol.partition("/")[0]
     data = Grouped(torch.zeros(n, 1), torch.tensor(labels), ("healthy", "ill"))
     object.__setattr__(data, "group", torch.tensor(groups))
-    logits = torch.stack([torch.zeros(n), torch.tensor(scores)], 1)
-    kinds = {"accuracy": METRICS.get("accuracy"), "auroc": METRICS.get("auroc"), SampleScores.key: SampleScores}
-    tests = [MetricStates.new(Predictions(logits[r], data.y[r], indices=torch.tensor(r)), kinds) for r in nodes]
-    bins = MetricStates.merged(test.portable() for test in tests).states["class_scores"].bins
-    sent = [group_sums(test, data, by, bins).portable() for test in tests]
-    assert not sum(len(states.states[SampleScores.key].logits) for states in sent)
-    return intervals_over_nodes(MetricStates.merged(sent), 0.95)
+    views, none = (Views.from_lists([np.array(of, np.int64) for of in lists]) for lists in (nodes, [[]] * len(nodes)))
+    scenario = Scenario("toy", data, data, views, none, views)
+    evaluator = Evaluator(scenario, protocol, batch=8, metrics=metrics, keep_scores=True)
+    logits, tests = torch.stack([torch.zeros(n), torch.tensor(scores)], 1), {}
+    for client, rows in enumerate(nodes):
+        samples = SampleScores(logits[rows], torch.tensor(rows))
+        states = evaluator.drawn_again(samples, torch.arange(len(rows)))
+        states = states if kind == "global" else states.of_one_model()
+        tests[client] = MetricStates(len(rows), {**states.states, SampleScores.key: samples})
+    found = evaluator.scores("test", {client: {kind: test.portable()} for client, test in tests.items()})
+    pooled = found.pooled.portable()
+    sent = {k: {kind: with_group_sums(test, evaluator, by, pooled, decision).portable()} for k, test in tests.items()}
+    assert not sum(len(states[kind].states[SampleScores.key].logits) for states in sent.values())
+    return intervals_over_nodes(evaluator, found, sent, decision, 0.95)
 
 
 @pytest.mark.parametrize("nodes", [[range(8)], [range(4), range(4, 8)]])
@@ -142,16 +151,60 @@ def test_nodes_send_sums_with_the_golden_deviation(nodes):
     found = over_nodes(*(example[k] for k in ("scores", "labels", "groups")), [list(rows) for rows in nodes])
     auroc = found["values"]["auroc_pooled"]
     assert (found["groups"], found["method"], auroc["value"]) == (4, "t with 3 degrees of freedom", example["auroc"])
-    assert (auroc["value"] - auroc["low"]) / 3.182446305284264 == pytest.approx(example["se_groups"], abs=1e-12)
+    assert (auroc["value"] - auroc["low"]) / 3.182446305284264 == pytest.approx(example["se_groups"], rel=1e-8)
 
 
-def test_sums_of_nodes_agree_with_the_bootstrap():
+def width(value):
+    return value["high"] - value["low"]
+
+
+def test_sums_of_nodes_agree_with_the_bootstrap_for_all_pooled_metrics():
     scores, labels, groups = simulated(np.random.default_rng(3))
-    drawn = measured(scores, labels, groups, draws=1000)["values"]
-    found = over_nodes(scores, labels, groups, [[*range(150)], [*range(150, 300)]])
+    steps, metrics = ("sensitivity@specificity=0.95", "ece"), (*ALL, "calibration_slope", "calibration_in_the_large")
+    drawn = measured(scores, labels, groups, metrics=metrics, draws=200)["values"]
+    nodes, decision = [[*range(150)], [*range(150, 300)]], (1, 0.3)
+    found = over_nodes(scores, labels, groups, nodes, metrics=(*metrics, *steps), decision=decision)
     assert (found["by"], found["groups"], found["method"]) == ("group", 60, "normal")
-    for name in ("accuracy", "auroc"):
-        here, there = found["values"][f"{name}_pooled"], drawn[name]
-        assert here["value"] == pytest.approx(there["value"], abs=0.001)
-        assert here["high"] - here["low"] == pytest.approx(there["high"] - there["low"], rel=0.15)
+    values = found["values"]
+    del drawn["ece"]
+    for name, there in drawn.items():
+        here = values.get(f"{name}_pooled") or values[name]
+        assert here["value"] == pytest.approx(there["value"], abs=0.002), name
+        assert width(here) == pytest.approx(width(there), rel=0.2), name
+    assert [values[step]["low"] for step in steps] == [None, None]
+    positive = (np.array(scores) >= 0.3)[np.array(labels) == 1].reshape(-1, 5).mean(1)  # of each ill person
+    sensitivity = values["decision_sensitivity"]
+    assert sensitivity["value"] == pytest.approx(positive.mean())
+    assert width(sensitivity) == pytest.approx(2 * 1.96 * positive.std() / len(positive) ** 0.5, rel=0.02)
     assert over_nodes(scores, labels, groups, [[*range(300)]], "row")["groups"] == 300
+
+
+@pytest.mark.parametrize("protocol", ["global/local", "personal/local"])
+def test_a_mean_over_nodes_has_the_interval_of_the_bootstrap(protocol):
+    scores, labels, groups = simulated(np.random.default_rng(4))
+    nodes = [[*range(100)], [*range(100, 300)]]
+    drawn = measured(scores, labels, groups, protocol, nodes, metrics=ALL, draws=200)["values"]
+    found = over_nodes(scores, labels, groups, nodes, protocol=protocol, metrics=ALL)["values"]
+    del drawn["ece"]
+    for name, there in drawn.items():
+        assert found[name]["value"] == pytest.approx(there["value"], abs=0.002), name
+        assert width(found[name]) == pytest.approx(width(there), rel=0.25), name
+    assert ("auroc_pooled" in found) == (protocol == "global/local")  # scores of several models are not merged
+    assert found["accuracy_pooled"]["low"] < found["accuracy_pooled"]["value"]
+
+
+def test_a_node_of_one_group_leaves_a_mean_over_nodes_without_interval():
+    scores, labels, groups = simulated(np.random.default_rng(5))
+    found = over_nodes(scores, labels, groups, [[*range(5)], [*range(5, 300)]])["values"]
+    assert found["accuracy"]["low"] is None
+    assert found["accuracy_pooled"]["low"] is not None
+
+
+def test_many_groups_are_put_together():
+    rng = np.random.default_rng(6)
+    scores, labels = rng.normal(size=1000), (rng.random(1000) < 0.5).astype(int)
+    found = over_nodes(scores.tolist(), labels.tolist(), [*range(1000)], [[*range(1000)]])
+    accuracy = found["values"]["accuracy_pooled"]
+    expected = 2 * 1.96 * (accuracy["value"] * (1 - accuracy["value"]) / 1000) ** 0.5
+    assert found["groups"] == 1000
+    assert width(accuracy) == pytest.approx(expected, rel=0.15)

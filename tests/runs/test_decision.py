@@ -170,6 +170,7 @@ def test_nodes_send_bins_from_which_a_threshold_is_chosen(tmp_path):
     assert (found["by"], found["groups"], round(accuracy * rows, 9) % 1) == ("row", rows, 0)
     half = 1.959964 * np.sqrt(accuracy * (1 - accuracy) / (rows - 1))
     assert found["values"]["accuracy_pooled"]["high"] == pytest.approx(accuracy + half, abs=1e-6)
+    assert all(found["values"][name]["low"] < found["values"][name]["high"] for name in (*DECISION, "auroc_pooled"))
     assert "auroc_pooled" in risk_sentences(numbers)[1]
 
 

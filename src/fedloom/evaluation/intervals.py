@@ -1,57 +1,64 @@
 """Confidence intervals of a test by a bootstrap of groups: whole groups are drawn again within each client. Where the
-scores stay on nodes, by sums over the groups of each node (`group_sums`)."""
+scores stay on nodes, by sums over the groups of each node (`with_group_sums`)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.core.text import is_share
-from fedloom.data.dataset import Dataset
 from fedloom.evaluation.metric import MetricStates, Scores
 from fedloom.evaluation.metrics.basic import SampleScores
-from fedloom.evaluation.metrics.ranks import bin_numbers, log_odds
+from fedloom.evaluation.metrics.calibration import DECISION, at_threshold
 from fedloom.evaluation.protocols import Evaluator
 
 _FEW_GROUPS = 20  # with fewer, quantiles of the draws are too narrow
+_MOST_BLOCKS = 200  # of groups whose derivatives a node computes; s has then an error of some 5 %
+_STEP = 1e-4  # of weights, in derivatives
 
+Decision: TypeAlias = tuple[int, float]
 Tested = Mapping[int, Mapping[str, MetricStates]]
 
 
-def group_sums(states: MetricStates, data: Dataset, by: str, bins: Tensor | None) -> MetricStates:
+def with_group_sums(
+    states: MetricStates, evaluator: Evaluator, by: str, pooled: MetricStates, decision: Decision | None
+) -> MetricStates:
     """Return the states of a node's test with sums over the groups of its test samples, or over samples (by "row").
-    They are the number of groups, the sums of k², k m and m² for k correct ones of m samples, and that of (sum of
-    I)², where I is the derivative of the pooled AUROC by a sample's weight, times all samples. bins: pooled counts of
-    scores [2, C, K]; None makes no sums."""
-    samples = states.states.get(SampleScores.key)
-    if bins is None or not isinstance(samples, SampleScores):
+    They are the number of groups, and for each of `linear_values` the sum of squared derivatives by the groups'
+    weights: first of the node's own value, then of that of all nodes. More than 200 groups are put together in 200.
+    pooled: the states of all nodes. decision: class and threshold."""
+    samples, data = states.states.get(SampleScores.key), evaluator.scenario.test_set
+    if not isinstance(samples, SampleScores) or not states.total:
         return states
-    labels, rows = data.y.cpu()[samples.indices], samples.indices
-    _, group = torch.unique(rows if data.group is None or by == "row" else data.group.cpu()[rows], return_inverse=True)
-    moved = auroc_influence(bins, bin_numbers(log_odds(samples.logits.double()), bins.shape[2]), labels)
-    weights = torch.ones(len(rows)), samples.logits.argmax(1) == labels, moved
-    size, correct, moved = (group.bincount(of.double()) for of in weights)
-    sums = [correct @ correct, correct @ size, size @ size, moved @ moved]
-    samples = replace(samples, sums=torch.stack([torch.tensor(float(len(size))), *sums]))
-    return MetricStates(states.total, {**states.states, SampleScores.key: samples})
+    ids = samples.indices if data.group is None or by == "row" else data.group.cpu()[samples.indices]
+    _, group = torch.unique(ids, return_inverse=True)
+    count, block = int(group.max()) + 1, group % _MOST_BLOCKS
+    parts = [evaluator.drawn_again(samples, (block == k).nonzero()[:, 0]) for k in range(min(count, _MOST_BLOCKS))]
+    own, sums = MetricStates.merged(part.weighted(1.0) for part in parts), [torch.tensor([float(count)])]
+    for whole in (own, pooled):
+        moved = ([MetricStates.merged([whole, part.weighted(step)]) for part in parts] for step in (_STEP, -_STEP))
+        above, below = ([[*linear_values(of, evaluator, decision).values()] for of in of_step] for of_step in moved)
+        change = torch.tensor(above, dtype=torch.float64) - torch.tensor(below, dtype=torch.float64)
+        sums.append((change / (2 * _STEP)).nan_to_num(0, 0, 0).square().sum(0))
+    return with_sums(states, torch.cat(sums))
 
 
-def auroc_influence(bins: Tensor, numbers: Tensor, labels: Tensor) -> Tensor:
-    """The derivative of the mean AUROC by the weight of each sample [n] float64, times all samples.
-    bins: counts of all scores, of each class and of the others [2, C, K]. numbers: bin of each sample's scores [n, C].
-    labels: its class [n]."""
-    counts, total = bins.double(), bins[:, 0].sum()
-    positives, negatives = sums = counts.sum(2)
-    below = (counts.cumsum(2) - counts / 2) / sums[:, :, None]  # share of the class and of the others, [2, C, K]
-    by_class = (counts[0] * below[1]).sum(1) / positives
-    is_class = labels[:, None] == torch.arange(len(positives))
-    share = [of.T.gather(0, numbers) for of in below]
-    moved = torch.where(is_class, (share[1] - by_class) / positives, (1 - share[0] - by_class) / negatives)
-    return total * moved[:, ~by_class.isnan()].mean(1)
+def with_sums(states: MetricStates, sums: Tensor) -> MetricStates:
+    """Return states with other sums [S] for intervals."""
+    samples: Any = states.states[SampleScores.key]
+    return replace(states, states={**states.states, SampleScores.key: replace(samples, sums=sums)})
+
+
+def linear_values(states: MetricStates, evaluator: Evaluator, decision: Decision | None) -> dict[str, float]:
+    """Return the values of states that change smoothly with the weights of samples, NaN where one is not defined."""
+    values = {name: states.value(name) for name, kind in evaluator.metrics.items() if kind.smooth}
+    if decision is None:
+        return values
+    return values | dict.fromkeys(DECISION, math.nan) | at_threshold(states, *decision)
 
 
 def _t_quantile(level: float, groups: int) -> float:
@@ -60,22 +67,41 @@ def _t_quantile(level: float, groups: int) -> float:
     return float(t.ppf((1 + level) / 2, groups - 1 if groups < _FEW_GROUPS else math.inf))
 
 
-def intervals_over_nodes(pooled: MetricStates, level: float) -> dict[str, Any]:
-    """Return the intervals of the accuracy and the AUROC of pooled samples, value ± t s, from their `group_sums`, as
-    `intervals` does; t is that of the normal distribution for 20 groups or more."""
-    samples = pooled.states.get(SampleScores.key)
-    count, *sums = samples.sums.tolist() if isinstance(samples, SampleScores) else (0.0,)
-    by_name, groups = dict[str, dict[str, float | None]](), int(count)
-    for name in ("accuracy", "auroc") if groups > 1 else ():
-        value, square = pooled.value(name), sums[-1]
-        if name == "accuracy":
-            square = max(0.0, sums[0] - 2 * value * sums[1] + value**2 * sums[2])
+def intervals_over_nodes(
+    evaluator: Evaluator, scores: Scores, sent: Tested, decision: Decision | None, level: float
+) -> dict[str, Any]:
+    """Return the intervals of a test on nodes, value ± t s, from the sums that they `sent`, as `intervals` does, also
+    of pooled values; t is that of the normal distribution for 20 groups or more. s² is G / (G - 1) times the sum of
+    squared derivatives by the weights of G groups: of all nodes; or of each client, and the sum over clients divided by
+    their number squared, for a mean over clients. decision: class and threshold."""
+    states = ((client, of[evaluator.names[0]].states.get(SampleScores.key)) for client, of in sent.items())
+    sums = {client: state.sums.tolist() for client, state in states if isinstance(state, SampleScores)}
+    groups, pooled = int(sum(of[0] for of in sums.values())), linear_values(scores.pooled, evaluator, decision)
+    place, width = {name: k for k, name in enumerate(pooled, 1)}, len(pooled)
+    together = [float(groups), *np.sum([*sums.values()], 0)[1:].tolist()] if sums else []
+    estimates = dict[str, tuple[float, float]]()  # values, and their s²
+
+    def square(name: str, of: Sequence[float], offset: int) -> float:
+        return of[0] / (of[0] - 1) * of[place[name] + offset] if of[0] > 1 and name in place else math.inf
+
+    for name, kind in evaluator.metrics.items() if sums else ():
+        if (by_client := scores.averaged(name)) is not None:
+            squares = [square(name, sums[client], 0) for client in by_client]
+            estimates[name] = scores.value(name), sum(squares) / max(1, len(squares)) ** 2
+        if by_client is None or (kind.detailed and scores.is_pooled(name)):
+            pooled_name = name if by_client is None else f"{name}_pooled"
+            estimates[pooled_name] = scores.pooled.value(name), square(name, together, width)
+    for name in DECISION if sums and decision else ():
+        estimates[name] = pooled[name], square(name, together, width)
+    by_name = dict[str, dict[str, float | None]]()
+    for name, (value, of_value) in estimates.items():
         if math.isfinite(value):
-            half = _t_quantile(level, groups) * math.sqrt(groups / (groups - 1) * square) / pooled.total
-            low, high = np.clip([value - half, value + half], 0, 1).tolist() if half else (None, None)
-            by_name[f"{name}_pooled"] = {"value": value, "low": low, "high": high, "undefined": 0}
+            half = _t_quantile(level, groups) * math.sqrt(of_value)
+            ends = np.clip([value - half, value + half], *((0, 1) if is_share(name) else (None, None))).tolist()
+            low, high = ends if 0 < half < math.inf else (None, None)
+            by_name[name] = {"value": value, "low": low, "high": high, "undefined": 0}
     method = f"t with {groups - 1} degrees of freedom" if groups < _FEW_GROUPS else "normal"
-    unit = {"by": "row" if groups == pooled.total else "group", "groups": groups}
+    unit = {"by": "row" if groups == scores.pooled.total else "group", "groups": groups}
     return unit | {"method": method, "level": level, "draws": 0, "values": by_name}
 
 

@@ -86,6 +86,7 @@ class Metric(ABC):
         pools_models: whether the states of several models may be merged.
         on_request: report details only where the metric is asked for, and not with others that share its state.
         multi_label: whether it is defined for samples with several labels.
+        smooth: whether its value changes smoothly with the weights of samples.
         higher_is_better: which of two values selects a round or a trial; None if neither may, as the best is between.
     """
 
@@ -97,6 +98,7 @@ class Metric(ABC):
     pools_models: ClassVar[bool] = True
     on_request: ClassVar[bool] = False
     multi_label: ClassVar[bool] = False
+    smooth: ClassVar[bool] = True
     higher_is_better: ClassVar[bool | None] = True
 
     @classmethod
@@ -129,6 +131,11 @@ class Metric(ABC):
     def merge(self, further: Self) -> Self:
         """The state of both sets of samples: every field is added."""
         return type(self)(*[getattr(self, name) + getattr(further, name) for name in field_names(type(self))])
+
+    def weighted(self, weight: float) -> Self:
+        """The state in which each sample counts `weight` times."""
+        values = [getattr(self, name) for name in field_names(type(self))]
+        return type(self)(*[weight * (value.double() if isinstance(value, Tensor) else value) for value in values])
 
     def reduced(self) -> Self:
         """Reduce the complete state of a client to the part that a run keeps."""
@@ -258,6 +265,10 @@ class MetricStates:
         """Leave out the states that may not be merged with those of other models."""
         return self._with({name: state for name, state in self.states.items() if state.pools_models})
 
+    def weighted(self, weight: float) -> "MetricStates":
+        """Weigh all states, as `Metric.weighted`."""
+        return self._with({name: state.weighted(weight) for name, state in self.states.items()})
+
     def reduced(self) -> "MetricStates":
         """Reduce all states, as `Metric.reduced`."""
         return self._with({name: state.reduced() for name, state in self.states.items()})
@@ -298,20 +309,26 @@ class Scores:
         if over == "honest samples":
             honest = self._honest()
             return (MetricStates.merged(honest.values()) if honest else self.pooled).value(name)
-        values = self._defined(name).values() if over == "clients" else []
-        is_few = not self.metrics[name].pools_models and 2 * len(values) < len(self.clients) and self._is_pooled(name)
-        if over == "samples" or not self.clients or is_few:  # a few clients shall not speak for the others
+        values = self.averaged(name)
+        if values is None:
             return self.pooled.value(name)
-        return sum(values) / len(values) if values else math.nan
+        return sum(values.values()) / len(values) if values else math.nan
 
-    def _defined(self, name: str) -> dict[int, float]:
+    def averaged(self, name: str) -> dict[int, float] | None:
+        """The values by client whose mean is reported; None where that of all samples together is."""
+        kind, values = self.metrics[name], self.defined(name) if self.metrics[name].over == "clients" else {}
+        is_few = not kind.pools_models and 2 * len(values) < len(self.clients) and self.is_pooled(name)
+        # a few clients shall not speak for the others
+        return None if kind.over == "samples" or not self.clients or is_few else values
+
+    def defined(self, name: str) -> dict[int, float]:
         """The values of a metric by client, where it is defined. NaN that says that a model diverged is a value."""
         if name not in self._of_clients:
             values = {client: states.value(name) for client, states in self.clients.items() if states.total}
             self._of_clients[name] = {client: v for client, v in values.items() if self._is_measured(name, v)}
         return self._of_clients[name]
 
-    def _is_pooled(self, name: str) -> bool:
+    def is_pooled(self, name: str) -> bool:
         return (self.metrics[name].shared or name) in self.pooled.states
 
     def _is_measured(self, name: str, value: float) -> bool:
@@ -338,10 +355,10 @@ class Scores:
         detailed = [name for name in usual if self.metrics[name].detailed]
         values = self._measured({name: self.value(name) for name in usual})
         if self.clients:
-            pooled = {name: self.pooled.value(name) for name in detailed if self._is_pooled(name)}
+            pooled = {name: self.pooled.value(name) for name in detailed if self.is_pooled(name)}
             values |= self._measured(pooled, "_pooled")
             values["clients"] = sum(1 for states in self.clients.values() if states.total)
-            defined = {name: len(self._defined(name)) for name in usual if self.metrics[name].over == "clients"}
+            defined = {name: len(self.defined(name)) for name in usual if self.metrics[name].over == "clients"}
             values |= {f"{name}_clients": count for name, count in defined.items() if count != values["clients"]}
         honest = self._honest()
         if self.bad and any(states.total for states in honest.values()):
@@ -369,8 +386,8 @@ class Scores:
     def client_values(self) -> dict[str, dict[int, float]]:
         """Each client's value of each detailed metric, by name and client, with each predictor in turn."""
         detailed = [name for name, kind in self.metrics.items() if kind.detailed]
-        values = {name: self._defined(name) for name in detailed}
-        also = {f"{name}/{other}": scores._defined(name) for other, scores in self.also.items() for name in detailed}
+        values = {name: self.defined(name) for name in detailed}
+        also = {f"{name}/{other}": scores.defined(name) for other, scores in self.also.items() for name in detailed}
         return values | also
 
     def _honest(self) -> dict[int, MetricStates]:

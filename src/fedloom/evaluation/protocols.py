@@ -147,13 +147,12 @@ class Evaluator:
         return not math.isnan(self.metrics[metric].new(guess).compute())
 
     def drawn_again(self, samples: SampleScores, rows: Tensor) -> MetricStates:
-        """The states of tested samples [n], each as often as `rows` [m] name it."""
+        """The states of tested samples [n], each as often as `rows` [m] name it, as those of one model."""
         indices, data = samples.indices[rows], self.scenario.test_set
         owners = Groups(torch.from_numpy(self.scenario.test.owner_of(len(data)))[indices], self.scenario.clients)
         further = self.targets, self._scores_bytes, owners, self._domains(data, indices)
         predictions = Predictions(samples.logits[rows], data.y[indices].cpu(), *further)
-        states = MetricStates.new(predictions, self.metrics)
-        return states if self.model_kind == "global" else states.of_one_model()
+        return MetricStates.new(predictions, self.metrics)
 
     def slices(self, split: str) -> int:
         """The number of slices in which the server's model is tested; 0 if it is tested on each client's samples."""

@@ -5,11 +5,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import torch
+
 from fedloom.core.errors import ClientError, ConfigError, printable
 from fedloom.core.records import Record, to_bytes, to_plain
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob, kept_remotely, kept_since
 from fedloom.evaluation import Evaluator, MetricStates
+from fedloom.evaluation.intervals import linear_values, with_sums
 from fedloom.flower import wire
 from fedloom.flower.checks import check_scored
 from fedloom.flower.node_registry import NodeRegistry
@@ -232,6 +235,10 @@ class ReplyReader:
         total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
         samples = self._registry.samples_of(client)
         examples = {name: evaluator.example_states(test.bins.get(name)) for name in evaluator.names}
+        if test.pooled is not None:
+            main, decision = evaluator.names[0], None if test.threshold is None else (0, test.threshold)
+            width = 1 + 2 * len(linear_values(examples[main], evaluator, decision))
+            examples[main] = with_sums(examples[main], torch.zeros(width, dtype=torch.float64))
         tested = check_scored(reply.tested, reply.samples, examples, total, samples)
         self._test_sizes[key] = next(iter(tested.values())).total
         return EvalResult(reply.client, tested, reply.samples)

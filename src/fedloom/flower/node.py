@@ -7,6 +7,7 @@ import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,8 +19,9 @@ from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.data.views import label_counts
 from fedloom.engine import Worker
-from fedloom.engine.jobs import EvalJob, Job, NewcomerResult
-from fedloom.evaluation.intervals import group_sums
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, NewcomerResult
+from fedloom.evaluation.intervals import with_group_sums
+from fedloom.evaluation.plain_states import states_from_plain
 from fedloom.flower import wire
 from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
 from fedloom.flower.node_data import Scale, count_nodes, moments_of, node_scenario, node_source, nodes_of_scenario
@@ -233,11 +235,24 @@ class Node:
             ctx = replace(ctx, task=self._setup.tasks[0])
         bins = {name: torch.tensor(counts) for name, counts in request.bins.items()}
         job = EvalJob(ctx, from_bytes(message.body), state, self.indices, request.split, request.protocol, bins)
-        result, data, intervals = worker.test(job), self.scenario.test_set, self.config.evaluation.intervals
-        by = "row" if intervals is None else intervals.by
-        tested = {name: group_sums(of, data, by, bins.get(name)) for name, of in result.tested.items()}
-        result = replace(result, tested={name: states.portable() for name, states in tested.items()})
+        result = worker.test(job)
+        if request.pooled is not None:
+            result = self._with_group_sums(result, request, worker)
+        result = replace(result, tested={name: states.portable() for name, states in result.tested.items()})
         return wire.reply_with(result, request), b""
+
+    def _with_group_sums(self, result: EvalResult, request: wire.EvalRequest, worker: Worker) -> EvalResult:
+        evaluator, settings = worker.evaluator_for(request.protocol), self.config.evaluation
+        pooled: Any = request.pooled
+        example = evaluator.example_states()
+        example = replace(example, states={name: example.states[name] for name in pooled.states})
+        decision = None
+        if settings.decision is not None and request.threshold is not None:
+            decision = self.scenario.class_names.index(settings.decision.label), request.threshold
+        by = "row" if settings.intervals is None else settings.intervals.by
+        further = evaluator, by, states_from_plain(pooled, example), decision
+        main = evaluator.names[0]
+        return replace(result, tested={**result.tested, main: with_group_sums(result.tested[main], *further)})
 
     def _serve(self, message: Message) -> tuple[Reply, bytes]:
         request = wire.read(message, wire.ServeRequest)

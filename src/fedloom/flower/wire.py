@@ -78,6 +78,13 @@ class TrainRequest(Request, extra="forbid"):
     stage: Stage
 
 
+class PlainStates(_Facts):
+    """`MetricStates` of plain values, which `states_from_plain` checks."""
+
+    total: _Samples
+    states: Annotated[Mapping[Name, Annotated[Mapping[Name, Any], Field(max_length=64)]], Field(max_length=64)]
+
+
 class EvalRequest(Request, extra="forbid"):
     """A request to do an `EvalJob`; the server's state is the body."""
 
@@ -85,6 +92,8 @@ class EvalRequest(Request, extra="forbid"):
     split: Annotated[str, Field(pattern="^(test|val)$")]
     protocol: Name | None
     bins: Mapping[Name, Sequence[Sequence[Sequence[Count]]]] = {}
+    pooled: PlainStates | None = None
+    threshold: float | None = None
 
 
 class ServeRequest(Request, extra="forbid"):
@@ -111,13 +120,6 @@ class Note(_Facts):
     code: Name
     message: Annotated[str, Field(max_length=2000)]
     figure: float
-
-
-class PlainStates(_Facts):
-    """`MetricStates` of plain values, which `states_from_plain` checks."""
-
-    total: _Samples
-    states: Annotated[Mapping[Name, Annotated[Mapping[Name, Any], Field(max_length=64)]], Field(max_length=64)]
 
 
 class ResultReply(_MessageFacts):
@@ -178,7 +180,9 @@ def request_for(job: AnyJob, identity: JoinRequest, state_round: int | None = No
         return TrainRequest(measured=job.measured, stage=job.stage, **facts)
     if isinstance(job, EvalJob):
         bins = {name: counts.tolist() for name, counts in job.bins.items()}
-        return EvalRequest(split=job.split, protocol=job.protocol, bins=bins, **facts)
+        pooled = None if job.pooled is None else PlainStates(**to_plain(job.pooled))
+        facts |= {"split": job.split, "protocol": job.protocol, "threshold": job.threshold}
+        return EvalRequest(bins=bins, pooled=pooled, **facts)
     return ServeRequest(**facts)
 
 

@@ -27,11 +27,12 @@ def risk_sentences(numbers: Mapping[str, Any]) -> list[str]:
         bounds = {name: pair for name, pair in ends.items() if None not in pair}
         texts = [f"{k} {value_text(k, low, 1)} to {value_text(k, high, 1)}" for k, (low, high) in bounds.items()]
         none = ", ".join(name for name in intervals["values"] if name not in bounds)
+        no_spread = "always the same" if intervals["draws"] else "known from single samples alone"
         sentences.append(
             f"{100 * intervals['level']:g} % intervals of the test after the last round: {', '.join(texts) or 'none'}. "
             + (f"By {intervals['draws']:,} draws of" if intervals["draws"] else "By a linear approximation over")
             + f" {intervals['groups']:,} {intervals['by']}s within clients, {intervals['method']}."
             + (" Too narrow where several rows belong to one person." if intervals["by"] == "row" else "")
-            + (f" No interval of {none}: not defined, or always the same." if none else "")
+            + (f" No interval of {none}: not defined, or {no_spread}." if none else "")
         )
     return sentences

@@ -1,6 +1,6 @@
 """The tests of a run: which protocols the method offers, and the metric rows of a round and of its tests."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -80,7 +80,7 @@ class ProtocolTests:
         self.details: dict[str, dict[str, dict[str, Any]]] = {}
         self.client_details: dict[str, dict[str, Mapping[str, list[int]]]] = {}
         self._last: dict[tuple[str, str], tuple[Scores, Tested]] = {}  # by protocol and split, where they are needed
-        self._decided: dict[str, Callable[[Scores], dict[str, float]]] = {}  # values at the threshold of a protocol
+        self._decision: dict[str, tuple[int, float]] = {}  # class and threshold, by protocol
         kinds = {evaluator.model_kind for evaluator in self.evaluators.values()}
         offered_by_kind = {kind: next(self._predictors(kind, 0))[1] for kind in kinds}
         if len(self.evaluators) > 1:
@@ -130,9 +130,10 @@ class ProtocolTests:
         label = self.federation.scenario.class_names.index(decision.label)
         test, val = (self._last[protocol, split][0] for split in ("test", "val"))
         chosen = best_threshold(val.pooled, label, *decision.rule_parts())
-        self._decided[protocol] = lambda scores: at_threshold(scores.pooled, label, chosen.get("threshold"))
         rows = [new_row(round_, f"decision_{name}", value, "val", protocol) for name, value in chosen.items()]
-        tested = self._decided[protocol](test)
+        if "threshold" in chosen:
+            self._decision[protocol] = label, chosen["threshold"]
+        tested = at_threshold(test.pooled, label, chosen.get("threshold"))
         return [*rows, *(new_row(round_, name, value, "test", protocol) for name, value in tested.items())]
 
     def intervals(self, protocol: str) -> dict[str, Any]:
@@ -140,11 +141,22 @@ class ProtocolTests:
         evaluator, settings = self.evaluators[protocol], self.config.evaluation.intervals
         if settings is None or not isinstance(evaluator, Evaluator):
             return {}
-        rng, decided = self.federation.tasks[0].streams.numpy("intervals"), self._decided.get(protocol, lambda _: {})
-        (scores, tested), keys = self._last[protocol, "test"], settings.model_dump()
-        if evaluator.tests_on_clients("test") and self.federation.scenario.remote:
-            return {"intervals": intervals_over_nodes(scores.pooled, settings.level)}
-        return {"intervals": intervals(evaluator, tested, decided, rng, **keys)}
+        (scores, tested), decision = self._last[protocol, "test"], self._decision.get(protocol)
+        samples = [of[evaluator.names[0]].states.get(SampleScores.key) for of in tested.values()]
+        if any(isinstance(of, SampleScores) and not len(of.logits) for of in samples):  # they are kept by nodes
+            again: dict[int, EvalResult] = {}
+            if evaluator.data_kind == "local":
+                pooled, threshold = evaluator.scores("test", tested).pooled.portable(), decision and decision[1]
+                again = self._tested(evaluator, protocol, "test", pooled=pooled, threshold=threshold)
+            sent = {client: result.tested for client, result in again.items()}
+            sent = sent if sent.keys() == tested.keys() else {}  # else a node has gone meanwhile
+            return {"intervals": intervals_over_nodes(evaluator, scores, sent, decision, settings.level)}
+        rng = self.federation.tasks[0].streams.numpy("intervals")
+
+        def decided(scores: Scores) -> dict[str, float]:
+            return {} if decision is None else at_threshold(scores.pooled, *decision)
+
+        return {"intervals": intervals(evaluator, tested, decided, rng, **settings.model_dump())}
 
     def predictions(self) -> Iterator[tuple[int, SampleScores]]:
         """Return the scores in the last test of the main protocol, by client or slice."""
@@ -264,7 +276,8 @@ class ProtocolTests:
         adapted = sum(result.samples for result in results.values())
         scores = evaluator.scores(split, tested)
         if bins := self._bins_for_second_test(round_, scores, evaluator):
-            again = {client: result.tested for client, result in self._tested(evaluator, protocol, split, bins).items()}
+            refined = self._tested(evaluator, protocol, split, bins=bins)
+            again = {client: result.tested for client, result in refined.items()}
             if again.keys() == tested.keys():  # else a node has gone meanwhile
                 scores = scores.with_pooled(evaluator.scores(split, again))
         if self.config.evaluation.decision is not None or self.config.keeps_scores:
@@ -275,23 +288,20 @@ class ProtocolTests:
         rows = score_rows(round_, scores, protocol)
         return [*rows, new_row(round_, "samples_adapted", adapted)] if adapted else rows
 
-    def _tested(
-        self, evaluator: Evaluator, protocol: str, split: str, bins: Mapping[str, Tensor] | None = None
-    ) -> dict[int, EvalResult]:
+    def _tested(self, evaluator: Evaluator, protocol: str, split: str, **keys: Any) -> dict[int, EvalResult]:
+        """Return the results of the tests of a split, by client; `keys` are further ones of their `EvalJob`."""
         tests = self.federation.server_tests(split, evaluator.slices(split), protocol)
         tests = self.federation.tests(split, protocol) if evaluator.tests_on_clients(split) else tests
-        return {r.client: r for r in self.federation.engine.test(replace(test, bins=bins or {}) for test in tests)}
+        return {r.client: r for r in self.federation.engine.test(replace(test, **keys) for test in tests)}
 
     def _bins_for_second_test(self, round_: int, scores: Scores, evaluator: Evaluator) -> dict[str, Tensor]:
-        """Return counts of scores by predictor if these scores, of one model, shall be counted again in finer bins, or
-        nodes shall make sums for intervals; nodes test a second time after the last round alone."""
-        remote, evaluation = self.federation.scenario.remote, self.config.evaluation
-        if evaluator.model_kind != "global" or (remote and round_ != self.config.rounds):
+        """Return counts of scores by predictor if these scores, of one model, shall be counted again in finer bins;
+        nodes test a second time after the last round alone."""
+        if evaluator.model_kind != "global" or (self.federation.scenario.remote and round_ != self.config.rounds):
             return {}
-        makes_sums = remote and evaluation.intervals is not None and scores.split == "test"
         by_predictor = {evaluator.model_kind: scores, **scores.also}
         states = {name: state for name, of in by_predictor.items() if (state := scores_in(of.pooled)) is not None}
-        return {name: state.bins for name, state in states.items() if makes_sums or state.needs_second_test}
+        return {name: state.bins for name, state in states.items() if state.needs_second_test}
 
     def _predictors(self, kind: str, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
         federation = self.federation

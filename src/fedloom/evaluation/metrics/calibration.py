@@ -27,6 +27,7 @@ class OfConfidence(Metric):
 
     over = "samples"
     detailed, needs_scores, may_diverge, higher_is_better = False, True, True, False
+    smooth = False  # a sum of absolute values
 
 
 @METRICS.register("ece")
@@ -298,8 +299,8 @@ def at_threshold(states: MetricStates, label: int, threshold: float | None) -> d
         return {}
     scores, of_class, others = state.counts(label)
     positive = scores >= threshold
-    hits, alarms = int(of_class[positive].sum()), int(others[positive].sum())
-    missed, cleared = int(of_class.sum()) - hits, int(others.sum()) - alarms
+    hits, alarms = float(of_class[positive].sum()), float(others[positive].sum())
+    missed, cleared = float(of_class.sum()) - hits, float(others.sum()) - alarms
     shares = (hits, missed), (cleared, alarms), (hits, alarms), (cleared, missed)
     by_name = dict(zip(DECISION, shares, strict=True))
     return {name: right / (right + wrong) for name, (right, wrong) in by_name.items() if right + wrong}

@@ -158,6 +158,10 @@ class ClassScores(Metric):
         rows: list[list[float]] = torch.cat([at_risks, at_parts]).tolist()
         return sorted(rows, reverse=True)
 
+    def weighted(self, weight: float) -> Self:
+        state = self.binned()
+        return state._without_scores(weight * state.bins.double(), _undefined(self.points))
+
     def reduced(self) -> Self:
         return replace(self, pieces=self.pieces[:, :0])._without_scores(self.bins[..., :0], self.values())
 
@@ -251,6 +255,7 @@ class OperatingPoint(ClassScores, metaclass=AtLevel):
     for each class, so the value is optimistic where they are few."""
 
     multi_label: ClassVar[bool] = True
+    smooth: ClassVar[bool] = False
     name: ClassVar[str]
 
     def of_metric(self) -> Tensor:
