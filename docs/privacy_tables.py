@@ -29,8 +29,8 @@ REPORTED_FACTS = {
     "with a test": {
         "tested": "the sums of every metric: confusion matrix, whose rows are its tested samples of each class, summed "
         "loss, confidences in 15 bins, and those of `evaluation.metrics`; after the last round, with "
-        "`evaluation.intervals`, also the number of its groups of test samples, and for each metric two sums over them: how much it would change if "
-        "a group counted more, squared",
+        "`evaluation.intervals`, also the number of its groups of test samples, and for each metric two sums over them: "
+        "how much it would change if a group counted more, squared",
         "samples": "samples that it adapted a model to",
     },
     "after the last round, if it never trains": {"tested": "the same sums, for each way in which it was served"},
