@@ -29,7 +29,7 @@ REPORTED_FACTS = {
     "with a test": {
         "tested": "the sums of every metric: confusion matrix, whose rows are its tested samples of each class, summed "
         "loss, confidences in 15 bins, and those of `evaluation.metrics`; after the last round, with "
-        "`evaluation.intervals`, also the number of its groups of test samples, and for each metric two sums over them: "
+        "`evaluation.intervals`, also the number of its groups of test samples and two sums over them for each metric: "
         "how much it would change if a group counted more, squared",
         "samples": "samples that it adapted a model to",
     },
