@@ -63,7 +63,7 @@ def expand_if_path(value: Any) -> Any:
 
 def json_text(value: Any, **dump_options: Any) -> str:
     """Return `value` as JSON with null for NaN and infinity, which JSON lacks. dump_options: those of `json.dumps`."""
-    return json.dumps(_without_nan(value), allow_nan=False, **dump_options)
+    return json.dumps(without_nan(value), allow_nan=False, **dump_options)
 
 
 def json_digest(value: Any) -> str:
@@ -79,12 +79,13 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it nests too deep") from None
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """Return a JSON value with None for each number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _without_nan(entry) for key, entry in value.items()}
-    return [_without_nan(entry) for entry in value] if isinstance(value, list | tuple) else value
+        return {key: without_nan(entry) for key, entry in value.items()}
+    return [without_nan(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def read_file(path: Path) -> bytes:

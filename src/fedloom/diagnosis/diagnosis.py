@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.files import without_nan
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.feature_profile import FeatureProfile, profile_of_scenario
 from fedloom.diagnosis.label_profile import Interval, LabelProfile, label_profile
-from fedloom.evaluation.metric import finite
 from fedloom.nets.net import Net, tree_of
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.export.modules import config_of
@@ -187,7 +187,7 @@ def _first_net(config: RunConfig, scenario: Scenario) -> tuple[Net | None, tuple
 
 
 def _interval(interval: Interval) -> Mapping[str, Any]:
-    values: dict[str, Any] = finite(asdict(interval))
+    values: dict[str, Any] = without_nan(asdict(interval))
     return values | {"looks_iid": None if values["value"] is None else interval.looks_iid}
 
 
@@ -196,8 +196,8 @@ def _features(profile: FeatureProfile) -> Mapping[str, Any]:
         "clients": list(profile.clients),
         "samples": profile.samples,
         "class_distance": _interval(profile.class_distance),
-        "label_gaps": finite(profile.label_gaps.tolist()),
-        **finite({"mean_label_gap": profile.mean_label_gap}),
+        "label_gaps": without_nan(profile.label_gaps.tolist()),
+        **without_nan({"mean_label_gap": profile.mean_label_gap}),
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import Tensor
 
+from fedloom.core.files import without_nan
 from fedloom.core.registry import Registry
 
 LARGEST_SUM = 1e100  # of what a client reports, if it is finite: 32 bits give less, and sums over clients stay finite
@@ -334,16 +335,6 @@ class Scores:
     def _is_measured(self, name: str, value: float) -> bool:
         return self.metrics[name].may_diverge or not math.isnan(value)
 
-    @property
-    def accuracy(self) -> float:
-        """The protocol's accuracy in [0, 1]."""
-        return self.value("accuracy")
-
-    @property
-    def loss(self) -> float:
-        """The protocol's cross-entropy in nats."""
-        return self.value("loss")
-
     def with_pooled(self, again: "Scores") -> "Scores":
         """The same scores with the pooled states of a second test."""
         also = {name: scores.with_pooled(again.also[name]) for name, scores in self.also.items()}
@@ -381,7 +372,7 @@ class Scores:
         """Further values of the metrics on all samples together, as JSON values: lists by class, bounds, notes."""
         names = dict.fromkeys((*(name for name, kind in METRICS if not kind.on_request), *self.metrics))
         by_name = {name: dict(self.pooled.details(name)) for name in names}
-        return {name: finite(values) for name, values in by_name.items() if values}
+        return {name: without_nan(values) for name, values in by_name.items() if values}
 
     def client_values(self) -> dict[str, dict[int, float]]:
         """Each client's value of each detailed metric, by name and client, with each predictor in turn."""
@@ -404,12 +395,3 @@ def details_of_clients(states: Mapping[int, MetricStates]) -> dict[int, Mapping[
             break
         by_client[client] = details
     return by_client
-
-
-def finite(values: Any) -> Any:
-    """The same JSON values with None for each number that is not finite."""
-    if isinstance(values, dict):
-        return {name: finite(value) for name, value in values.items()}
-    if isinstance(values, list):
-        return [finite(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, suggest_name
-from fedloom.core.files import expand_home, json_digest, json_text, parse_json
+from fedloom.core.files import expand_home, json_digest, json_text, parse_json, without_nan
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.text import ACCURACY
 from fedloom.data import Dataset, Scenario
@@ -25,7 +25,6 @@ from fedloom.engine import Federation, Serial
 from fedloom.engine.device import device_settings
 from fedloom.engine.jobs import kept_since
 from fedloom.evaluation import METRICS, Evaluator, Metric, MetricStates, Predictions
-from fedloom.evaluation.metric import finite
 from fedloom.evaluation.metrics import metric_kinds
 from fedloom.evaluation.own_metrics import PerSample, own_sources
 from fedloom.runs.config.keys import explain_validation_error
@@ -228,6 +227,6 @@ def _values_by_group(
         states = [MetricStates.new(part, kinds) for part in parts]
         merged = MetricStates.merged(states if is_single else [s.poolable() for s in states])
         samples = len({row for rows, of, *_ in tests for row in rows[of].tolist()})
-        values = finite({metric: merged.value(metric) for metric in kinds})
+        values = without_nan({metric: merged.value(metric) for metric in kinds})
         records += [{"protocol": protocol, "group": name, "samples": samples, **values}] if samples else []
     return records

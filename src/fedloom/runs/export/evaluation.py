@@ -14,10 +14,9 @@ import torch
 from torch import nn
 
 from fedloom.core.errors import ConfigError, short_repr
-from fedloom.core.files import expand_home
+from fedloom.core.files import expand_home, without_nan
 from fedloom.core.text import value_text
 from fedloom.evaluation import METRICS, Metric, MetricStates, Predictions
-from fedloom.evaluation.metric import finite
 from fedloom.evaluation.metrics import metric_kinds
 from fedloom.evaluation.metrics.calibration import at_threshold
 from fedloom.evaluation.own_metrics import PerSample, register_metric
@@ -118,7 +117,7 @@ def evaluate(
         values |= at_threshold(scores, positive, decision.threshold)
     if not multi:
         values["majority"] = int(torch.bincount(y).max()) / len(y)
-    details = {name: finite(dict(states.details(name))) for name in counted if states.details(name)}
+    details = {name: without_nan(dict(states.details(name))) for name in counted if states.details(name)}
     return Evaluation(trained.title, len(y), trained.metadata.classes, values, details)
 
 
