@@ -54,7 +54,8 @@ def with_sums(states: MetricStates, sums: Tensor) -> MetricStates:
 
 
 def linear_values(states: MetricStates, evaluator: Evaluator, decision: Decision | None) -> dict[str, float]:
-    """Return the values of states that change smoothly with the weights of samples, NaN where one is not defined."""
+    """Return the values of states that change smoothly with the weights of samples, NaN where one is not defined: the
+    metrics of the `evaluator`, and the values at the class and threshold of a `decision`."""
     values = {name: states.value(name) for name, kind in evaluator.metrics.items() if kind.smooth}
     if decision is None:
         return values
@@ -73,7 +74,8 @@ def intervals_over_nodes(
     """Return the intervals of a test on nodes, value ± t s, from the sums that they `sent`, as `intervals` does, also
     of pooled values; t is that of the normal distribution for 20 groups or more. s² is G / (G - 1) times the sum of
     squared derivatives by the weights of G groups: of all nodes; or of each client, and the sum over clients divided by
-    their number squared, for a mean over clients. decision: class and threshold."""
+    their number squared, for a mean over clients. evaluator, scores: those of the test. decision: class and threshold.
+    level: coverage of the intervals."""
     states = ((client, of[evaluator.names[0]].states.get(SampleScores.key)) for client, of in sent.items())
     sums = {client: state.sums.tolist() for client, state in states if isinstance(state, SampleScores)}
     groups, pooled = int(sum(of[0] for of in sums.values())), linear_values(scores.pooled, evaluator, decision)
