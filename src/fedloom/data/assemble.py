@@ -32,9 +32,7 @@ class OwnSplit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     is then tested on its own part. The global test set is the union of all clients' test parts."""
 
     train: float = Field(
-        gt=0,
-        description="Training part of each client's samples, relative to `val` and `test`; they need not sum to 1.",
-        examples=[0.7],
+        gt=0, description="Training part of a client's samples, relative to `val` and `test` (any sum).", examples=[0.7]
     )
     val: float = Field(
         0.0, ge=0, description="Validation part of each client's samples, relative to `train` and `test`."
@@ -43,8 +41,7 @@ class OwnSplit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         gt=0, description="Test part of each client's samples, relative to `train` and `val`.", examples=[0.3]
     )
     pool: Literal["train", "all"] = Field(
-        "train",
-        description="Samples that are dealt and split: `train` leaves the official test set unused, `all` adds it.",
+        "train", description="Samples that are dealt and split: `train` leaves the official tests out, `all` adds them."
     )
 
     @property

@@ -30,9 +30,7 @@ class Attack(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """The smallest number of bad clients that it needs."""
 
     share: float = Field(
-        0.2,
-        description="Share of all clients that misbehave, from 0 to below 0.5, rounded down to whole clients.",
-        examples=[0.2],
+        0.2, description="Share of all clients that misbehave, from 0 to below 0.5, rounded down.", examples=[0.2]
     )
 
     @field_validator("share")
@@ -85,16 +83,10 @@ class LabelFlip(Attack):
         attack: {name: label-flip, share: 0.2, source: 5, target: 3}"""
 
     source: int | None = Field(
-        None,
-        ge=0,
-        description="Number of the class that becomes `target`; null (with `target` null) flips each c to C - 1 - c.",
-        examples=[5],
+        None, ge=0, description="Number of the class that becomes `target`; null flips each c to C-1-c.", examples=[5]
     )
     target: int | None = Field(
-        None,
-        ge=0,
-        description="Number of the class that samples of `source` get as their label; goes with `source`.",
-        examples=[3],
+        None, ge=0, description="Number of the class that samples of `source` get; goes with `source`.", examples=[3]
     )
 
     def poison(self, scenario: Scenario) -> Scenario:

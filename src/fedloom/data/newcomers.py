@@ -28,7 +28,7 @@ class HeldOut(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         None,
         gt=0,
         lt=1,
-        description="Share of the clients with training and test data that is drawn, rounded, at least one client.",
+        description="Share of clients with training and test data that is drawn, at least one.",
         examples=[0.2],
     )
     clients: tuple[StrictInt, ...] | None = Field(

@@ -196,19 +196,13 @@ class EngineChoice(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         None, ge=1, description="Number of threads, processes, or clients at a time on Ray; null takes one per core."
     )
     stack: int | None = Field(
-        None,
-        ge=2,
-        description="Largest number of clients in a stack of the engine `batched`; null takes 32, or 128 on a GPU.",
+        None, ge=2, description="Largest number of clients in a stack of engine `batched`; null: 32, or 128 on a GPU."
     )
     client_seconds: float | None = Field(
-        None,
-        gt=0,
-        description="Longest time for a client's work, in seconds, with several processes; null sets no limit.",
+        None, gt=0, description="Longest time for a client's work, in seconds, with several processes; null: no limit."
     )
     state_budget_mb: float | None = Field(
-        None,
-        gt=0,
-        description="Size of client states that stay in memory, in MiB; the others go to disk. Null sets no limit.",
+        None, gt=0, description="Size of client states kept in memory, in MiB; the others go to disk. Null: no limit."
     )
     device: str = Field(
         AUTO,

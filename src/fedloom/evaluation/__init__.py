@@ -1,13 +1,12 @@
 """Floor 3: protocols and metrics. Knows no single method."""
 
-from fedloom.evaluation.fewshot import EpisodeShape, FewShotEvaluator, FewShotScores
+from fedloom.evaluation.fewshot import FewShotEvaluator, FewShotScores
 from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions, Scores
 from fedloom.evaluation.protocols import PROTOCOLS, Evaluator
 
 __all__ = [
     "METRICS",
     "PROTOCOLS",
-    "EpisodeShape",
     "Evaluator",
     "FewShotEvaluator",
     "FewShotScores",

@@ -58,8 +58,7 @@ class Quantity(Partition):
 
     takes_multi = True
     alpha: Alpha = Field(
-        description="Concentration of the Dirichlet distribution over clients; small values mean very unequal sizes.",
-        examples=[0.5],
+        description="Concentration of the Dirichlet distribution; small values mean very unequal sizes.", examples=[0.5]
     )
     min_samples: MinSamples = 10
     max_draws: MaxDraws = 1000
@@ -212,8 +211,7 @@ class Pachinko(Partition):
         0.3, description="Concentration of the Dirichlet distribution over superclasses; small values mean strong skew."
     )
     beta: Alpha = Field(
-        10.0,
-        description="Concentration of the Dirichlet distribution within a superclass; small values mean strong skew.",
+        10.0, description="Concentration of the Dirichlet distribution in a superclass; small values mean strong skew."
     )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:

@@ -179,9 +179,7 @@ class DirichletFedMA(Partition):
     alpha: Alpha = Field(examples=[0.5])
     min_samples: MinSamples = 10
     min_test: int = Field(
-        0,
-        ge=0,
-        description="Smallest number of test samples of a client; the draw is repeated until every client has as many.",
+        0, ge=0, description="Smallest number of test samples of a client; it is drawn again until all have as many."
     )
     max_draws: MaxDraws = 1000
 
@@ -233,9 +231,7 @@ class ExtendedDirichlet(Partition):
     """
 
     classes_per_client: int = Field(
-        ge=1,
-        description="Number of classes that each client draws; of some of them it may get no sample.",
-        examples=[2],
+        ge=1, description="Number of classes that a client draws; of some of them it may get no sample.", examples=[2]
     )
     alpha: Alpha = Field(
         description="Concentration of the Dirichlet distribution over the clients of a class. Small values give one "
@@ -243,8 +239,7 @@ class ExtendedDirichlet(Partition):
         examples=[10.0],
     )
     balanced: bool = Field(
-        False,
-        description="Whether a client that holds its fair part of all samples gets no further class, as in the code.",
+        False, description="Whether a client that holds its fair part of all samples gets no more classes, as released."
     )
     min_samples: MinSamples = 10
     max_draws: int = Field(

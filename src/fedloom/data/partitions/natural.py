@@ -44,8 +44,7 @@ class Natural(Partition):
         examples=["writers.npy"],
     )
     test_owners: Path | None = Field(
-        None,
-        description="Path of a `.npy` file with each test sample's id; null deals in the clients' shares of a class.",
+        None, description="Path of a `.npy` file with each test sample's id; null deals in the clients' class shares."
     )
     sample_ids: bool = Field(
         False, description="Whether `clients` may be smaller than the number of ids, which are then chosen at random."

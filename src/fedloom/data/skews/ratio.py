@@ -26,7 +26,7 @@ class Ratio(Skew):
         skews: [{name: ratio, ratio: 0.4, base: 743.8}]"""
 
     ratio: float | tuple[float, ...] = Field(
-        description="Share of its training samples that a client keeps, or one per client; up to 1 without `base`.",
+        description="Share of its training samples that a client keeps, or one each; ≤ 1 without `base`.",
         examples=[0.4],
     )
     base: float | None = Field(
@@ -76,9 +76,7 @@ class LongTail(Skew, allow_inf_nan=False):
     """
 
     rho: float = Field(
-        ge=1,
-        description="Size of the largest class divided by the size of the smallest; 1 keeps all classes equally large.",
-        examples=[100],
+        ge=1, description="Size of the largest class divided by that of the smallest; 1: all equal.", examples=[100]
     )
 
     def thin(self, train: Dataset, rows: Indices, rng: np.random.Generator) -> Indices:
@@ -180,8 +178,7 @@ class LabelNoise(Skew):
         skews: [{name: label-noise, share: 0.2}]"""
 
     share: float | tuple[float, ...] = Field(
-        description="Share of a client's training samples that get a wrong label, from 0 to 1, or one per client.",
-        examples=[0.2],
+        description="Share of a client's training samples that get a wrong label, 0 to 1, or one each.", examples=[0.2]
     )
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:

@@ -202,8 +202,7 @@ class Permutations(Skew):
         skews: [{name: permutations, of: labels, groups: 4}]"""
 
     of: Literal["labels", "pixels"] = Field(
-        "labels",
-        description="Permute `labels`, the names of the classes, or `pixels`, the positions of pixels or features.",
+        "labels", description="Permute `labels`, names of the classes, or `pixels`, positions of pixels or features."
     )
     groups: int = Field(4, ge=2, description="Number of groups, each with a different permutation.")
 

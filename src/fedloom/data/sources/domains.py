@@ -43,13 +43,10 @@ class JoinedSources(ImageSource):
     size: int = Field(28, ge=1, le=2048, description="Height and width that images are resized to, in pixels.")
     channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
     per_domain: int | None = Field(
-        None,
-        ge=1,
-        description="Number of (the first) training images of each domain to use; null takes all, Fed-CO2 743.",
+        None, ge=1, description="Number of (the first) training images of a domain to use; null takes all, Fed-CO2 743."
     )
     pool_splits: bool = Field(
-        False,
-        description="Whether each domain's splits are merged and another 20 % of each class held out, as in FedBN.",
+        False, description="Whether a domain's splits are merged and another 20 % of each class held out, as in FedBN."
     )
     normalise: Normalise = "half"
 
@@ -179,8 +176,7 @@ class Blended(ImageSource):
         "digits", description="Digits that are blended in: scikit-learn's 8x8 images, or MNIST's."
     )
     path: Path | None = Field(
-        None,
-        description="Folder, archive or .npz file of MNIST, for `digits: mnist`; null searches `$FEDLOOM_DATA/mnist`.",
+        None, description="Folder, archive or .npz file of MNIST for `digits: mnist`; null: `$FEDLOOM_DATA/mnist`."
     )
     size: int = Field(28, ge=8, le=128, description="Height and width of the images, in pixels.")
     copies: int = Field(1, ge=1, le=100, description="Number of images made of each digit, each on another patch.")

@@ -117,10 +117,7 @@ class ImageFolder(ImageSource):
     size: int = Field(64, ge=1, le=2048, description="Height and width that pictures are resized to, in pixels.")
     channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
     test_share: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="Share of each class that is held out as test pictures where the folder has no test part.",
+        0.2, gt=0, lt=1, description="Share of each class held out as test pictures where the folder has no test part."
     )
 
     def files(self) -> Sequence[Path]:
@@ -193,9 +190,7 @@ class _DomainFolders(PublishedImages):
     normalise: Normalise = "unit"
     size: int = Field(256, ge=1, le=2048, description="Height and width that pictures are resized to, in pixels.")
     per_domain: int | None = Field(
-        None,
-        ge=1,
-        description="Number of training pictures of each domain that are used, the first ones; null takes all.",
+        None, ge=1, description="Number of training pictures of a domain that are used, the first ones; null: all."
     )
 
     def named_domains(self) -> tuple[str, ...]:

@@ -128,8 +128,7 @@ class FashionMNIST(MNIST):
     class_names = tuple(_CLOTHES.split(", "))
 
     path: Path | None = Field(
-        _DEBIAN,
-        description="Folder of the four IDX files; without it, the folder of Debian's package `dataset-fashion-mnist`.",
+        _DEBIAN, description="Folder of the four IDX files, by default of Debian's package `dataset-fashion-mnist`."
     )
 
     def data_path(self) -> Path:
@@ -154,8 +153,7 @@ class EMNIST(PublishedImages):
     model = "emnist-cnn"
 
     subset: Literal["bymerge", "balanced"] = Field(
-        "bymerge",
-        description="Part of EMNIST: bymerge (697,932 + 116,323 images) or balanced (112,800 + 18,800 images).",
+        "bymerge", description="Part of EMNIST: bymerge (697,932 + 116,323 images) or balanced (112,800 + 18,800)."
     )
 
     def layouts(self) -> Sequence[tuple[str, str]]:

@@ -32,9 +32,7 @@ class Nodes(Source):
     keys_added_later = frozenset({"impute"})
 
     classes: tuple[str, ...] = Field(
-        min_length=2,
-        description="Names of all classes, or labels, in the order of their numbers.",
-        examples=[["well", "ill"]],
+        min_length=2, description="Names of all classes, or labels, in order of number.", examples=[["well", "ill"]]
     )
     shape: tuple[int, ...] | None = Field(
         None, description="Shape of a sample; null takes the length of `features`.", examples=[[1, 28, 28]]
@@ -50,8 +48,7 @@ class Nodes(Source):
         "numbers", description="Type of the stored values: `numbers`, or `bytes` from 0 to 255, as in pictures."
     )
     mean: tuple[float, ...] | None = Field(
-        None,
-        description="Mean that is subtracted from stored values, per channel or feature, before the net sees them.",
+        None, description="Mean that is subtracted from stored values, per channel or feature, before a net sees them."
     )
     std: tuple[float, ...] | None = Field(
         None, description="Standard deviation that stored values are divided by, after `mean`, per channel or feature."

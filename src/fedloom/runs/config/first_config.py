@@ -70,15 +70,10 @@ class FirstConfig:
 
 
 def first_config(data: str, label: str | None = None, owner: str | None = None, ask: Ask | None = None) -> FirstConfig:
-    """Return a config that was tried up to the first step of training.
-
-    Args:
-        data: a path, the name of a built-in set, or owner/name of a set of the hub.
-        label: the column of a table that holds the class, or those of several labels with commas; None chooses one.
-        owner: the column of the owners; "none" takes none, None chooses.
-        ask: asks a person for the columns that are not named.
-
-    Raises `ConfigError` or `DataError`, one line that says what to do, for data that cannot be read or dealt."""
+    """Return a config that was tried up to the first step of training. data: a path, the name of a built-in set, or
+    owner/name of a set of the hub. label, owner: columns of a table; None chooses, the owner "none" takes none. ask:
+    asks a person for columns that are not named. Raises `ConfigError` or `DataError` for data that cannot be read or
+    dealt."""
     name, source = _source(data, label, owner, ask)
     findings = mend(source) if source["source"][0] in ("csv", "parquet") else []
     kind = SOURCES.get(source["source"][0])

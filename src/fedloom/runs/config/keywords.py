@@ -9,8 +9,9 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 from fedloom.core.errors import ConfigError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data.scenario import Scenario
-from fedloom.data.sources import SOURCES, splits_from
+from fedloom.data.sources import SOURCES
 from fedloom.data.sources.nodes import Nodes
+from fedloom.data.sources.python import splits_from
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.config.scenario_config import ScenarioConfig
 

@@ -22,8 +22,7 @@ class ModelConfig(BaseModel, extra="allow", frozen=True):
     """A model with options: `{name: mlp, hidden: [100]}`."""
 
     name: str = Field(
-        description="Name of a registered model; add its options next to this key. `fedloom models` lists them.",
-        examples=["mlp"],
+        description="Name of a registered model (`fedloom models`); add its options next to this key.", examples=["mlp"]
     )
 
     @property

@@ -30,14 +30,10 @@ class PublicConfig(BaseModel, extra="allow", frozen=True):
     """Data at the server from a second source. The section has these keys and those of the source."""
 
     source: str = Field(
-        description="Data source of the server's data, by name; add the keys of the source next to this one.",
-        examples=["digits"],
+        description="Data source of the server's data, by name; add its keys next to this one.", examples=["digits"]
     )
     samples: int | None = Field(
-        None,
-        ge=1,
-        description="Number of training samples of the source that the server holds, drawn at random; null takes all.",
-        examples=[500],
+        None, ge=1, description="Training samples that the server holds, drawn at random; null: all.", examples=[500]
     )
 
     @model_validator(mode="after")
@@ -93,12 +89,10 @@ class ScenarioConfig(BaseModel, extra="allow", frozen=True):
     """The data of the clients and how they are dealt. It also takes the keys of its source and partition."""
 
     source: str = Field(
-        "digits",
-        description="Data source, by name; add its keys next to this one. `fedloom datasets` lists the sources.",
+        "digits", description="Data source, by name; add its keys next to this one. `fedloom datasets` lists sources."
     )
     partition: str = Field(
-        "dirichlet",
-        description="Partition, by name: the rule that deals samples to clients. Add its keys next to this one.",
+        "dirichlet", description="Partition, by name: the rule that deals samples to clients. Add its keys next to it."
     )
     clients: int = Field(
         10, ge=1, description="Number of clients; partition natural counts the owners unless it is given."
@@ -147,10 +141,7 @@ class ScenarioConfig(BaseModel, extra="allow", frozen=True):
         "keep", description="Whether groups may have rows at several clients (`keep`), or such data are refused."
     )
     seed: int | None = Field(
-        None,
-        ge=0,
-        lt=2**63,
-        description="Seed of the partition and of the order of the data; null takes the run's seed.",
+        None, ge=0, lt=2**63, description="Seed of the partition and the order of the data; null takes the run's seed."
     )
 
     @property

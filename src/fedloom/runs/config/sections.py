@@ -8,7 +8,8 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_se
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import Criterion
-from fedloom.evaluation import METRICS, PROTOCOLS, EpisodeShape
+from fedloom.evaluation import METRICS, PROTOCOLS
+from fedloom.evaluation.fewshot import EpisodeShape
 from fedloom.evaluation.metrics import ALWAYS
 from fedloom.evaluation.own_metrics import register_metric
 
@@ -142,9 +143,7 @@ class EvaluationConfig(Section, allow_inf_nan=False):
     every: int = Field(1, ge=1, description="Number of rounds between two tests; the last round is always tested.")
     last_k: int = Field(10, ge=1, description="Number of evaluated rounds that `mean_last_k` averages over.")
     also: tuple[str, ...] = Field(
-        (),
-        description="Names of other predictors of the method that are tested in the same way.",
-        examples=[["online", "offline"]],
+        (), description="Names of the method's other predictors to test likewise.", examples=[["online", "offline"]]
     )
     metrics: tuple[str, ...] = Field(
         (),
@@ -172,8 +171,7 @@ class EvaluationConfig(Section, allow_inf_nan=False):
         None, description="Section of the confidence intervals of the last test; null makes none.", examples=[{}]
     )
     newcomers: NewcomersConfig = Field(
-        NewcomersConfig(),
-        description="Section of the tests on clients that never trained, which `scenario.held_out` names.",
+        NewcomersConfig(), description="Section of the tests on clients that never train, named by `scenario.held_out`."
     )
     ways: int = Field(5, ge=2, description="Number of classes in an episode of the protocol few-shot.")
     shots: int = Field(
@@ -291,9 +289,7 @@ class CheckpointConfig(Section):
     best round is always kept."""
 
     seconds: float = Field(
-        5.0,
-        ge=0,
-        description="Time since the last checkpoint after which the next round ends with a new one, in seconds.",
+        5.0, ge=0, description="Time since the last checkpoint after which the next round ends with one, in seconds."
     )
     keep: int = Field(2, ge=1, description="Number of newest checkpoints that are kept.")
     keep_clients: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -320,9 +316,7 @@ class FlowerConfig(Section, allow_inf_nan=False):
         1, ge=1, description="Smallest number of uploads that closes a round; with fewer the run ends."
     )
     round_timeout: float = Field(
-        600.0,
-        gt=0,
-        description="Seconds that the server waits for the answers of a round before it closes it without them.",
+        600.0, gt=0, description="Seconds that the server waits for answers before it closes a round without them."
     )
     join_timeout: float = Field(300.0, gt=0, description="Seconds in which nodes may join before the first round.")
     node_timeout: float = Field(
@@ -348,7 +342,5 @@ class FlowerConfig(Section, allow_inf_nan=False):
         "rows of class tables, numbers), from four uploads on; null accepts any size.",
     )
     max_norm: float | None = Field(
-        None,
-        gt=0,
-        description="Longest distance (L2) between weights that a client uploads and those it was sent, or null.",
+        None, gt=0, description="Longest distance (L2) between weights that a client uploads and was sent, or null."
     )

@@ -73,20 +73,12 @@ def evaluate(
     model: OwnModel | None = None,
     note: Note = lambda _: None,
 ) -> Evaluation:
-    """Test the trained model of a run on new labelled data.
-
-    Args:
-        run: a run folder, an exported file, or a result.
-        data: arrays (x, y), a folder with a folder of files for each class, an .npz with x and y, a .csv or .parquet.
-        client: number of the client whose personal model is tested; None for the server's.
-        at: after the last round, or "best_val" for the best one on validation data.
-        metrics: names of metrics, functions, or classes; all registered ones if empty.
-        label: the column with the labels of a table, of several by default those of the run; refused for other data.
-        model: your module or its factory, if the run was given one.
-        note: called with a sentence on unusual files and unfinished runs.
-
-    Raises as `fedloom.load`, and `DataError` for data that cannot be read or do not fit the model.
-    """
+    """Test the trained model of a run (folder, exported file or result) on new labelled data: arrays (x, y), a folder
+    of class folders, an .npz with x and y, a .csv or .parquet. client: whose personal model is tested; None for the
+    server's. at: "last", or "best_val". metrics: names, functions or classes; all registered ones if empty. label: the
+    column with the labels of a table. model: your module or its factory, if the run was given one. note: called with
+    sentences on unusual files and unfinished runs. Raises as `fedloom.load`, and `DataError` for data that cannot be
+    read or do not fit."""
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise ConfigError(f"metrics = {short_repr(metrics)}: need a list of names; leave it out for all metrics")
     asked = dict.fromkeys(metric if isinstance(metric, str) else register_metric(metric) for metric in metrics)
