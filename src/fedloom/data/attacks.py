@@ -24,8 +24,7 @@ ATTACKS: "Registry[type[Attack]]" = Registry("attack", home="fedloom.data.attack
 class Attack(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all attacks: its fields are its config keys."""
 
-    kind: ClassVar[str] = ""
-    """The name under which it is registered."""
+    kind: ClassVar[str] = ""  # the name under which it is registered
     min_bad: ClassVar[int] = 1
     """The smallest number of bad clients that it needs."""
 
@@ -68,8 +67,7 @@ class Attack(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         return None
 
 
-attack = ATTACKS.register
-"""`attack(name)` registers the decorated attack class under `name`."""
+attack = ATTACKS.register  # `attack(name)` registers the decorated attack class under `name`
 
 
 @attack("label-flip")

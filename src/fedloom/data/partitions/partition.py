@@ -56,8 +56,7 @@ class Dealt:
 class Partition(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all partitions: its fields are its config keys, `deal` is pure in its arguments."""
 
-    kind: ClassVar[str] = ""
-    """The name under which it is registered."""
+    kind: ClassVar[str] = ""  # the name under which it is registered
     takes_thinned: ClassVar[bool] = True
     """Whether it can deal a training set that a skew has thinned."""
     takes_multi: ClassVar[bool] = False

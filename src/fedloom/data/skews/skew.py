@@ -28,8 +28,7 @@ class Skew(BaseModel, extra="forbid", frozen=True):
     changes nothing. Both are pure in their arguments, and no sample is ever copied per client: where pixels change, one
     changed copy of the whole array takes its place."""
 
-    kind: ClassVar[str] = ""
-    """The name under which it is registered."""
+    kind: ClassVar[str] = ""  # the name under which it is registered
 
     def thin(self, train: Dataset, rows: Indices, rng: np.random.Generator) -> Indices:
         """Return which of the training samples remain, ascending; called before the partition. rows: row numbers of
@@ -41,8 +40,7 @@ class Skew(BaseModel, extra="forbid", frozen=True):
         return scenario
 
 
-skew = SKEWS.register
-"""`skew(name)` registers the decorated skew class under `name`."""
+skew = SKEWS.register  # `skew(name)` registers the decorated skew class under `name`
 
 
 def derive_streams(skews: Sequence[Skew], streams: Streams) -> list[Streams]:
@@ -56,8 +54,7 @@ def derive_streams(skews: Sequence[Skew], streams: Streams) -> list[Streams]:
     return roots
 
 
-Change = Callable[[Dataset, Indices], Tensor]
-"""(data, owner [n], -1 for none) -> changed x [n, ...], or labels y [n]."""
+Change = Callable[[Dataset, Indices], Tensor]  # (data, owner [n], -1 for none) -> changed x [n, ...], or labels y [n]
 
 
 def change_samples(name: str, scenario: Scenario, change: Change, part: Literal["x", "y"] = "x") -> Scenario:

@@ -31,8 +31,7 @@ Normalise = Annotated[
 ]
 
 
-Moments = tuple[tuple[float, ...], tuple[float, ...]]
-"""Mean and standard deviation per channel."""
+Moments = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation per channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +186,7 @@ class PublishedFiles(CachedSource):
 
     publisher: ClassVar[str] = ""
     checksums: ClassVar[dict[str, str]] = {}
-    places: ClassVar[Sequence[tuple[str, str]]] = ()
-    """Where the files may be, in order of preference; see `locate`."""
+    places: ClassVar[Sequence[tuple[str, str]]] = ()  # where the files may be, in order of preference; see `locate`
 
     path: Path | None = Field(
         None, description="Folder, archive or .npz file of the published data; null searches `$FEDLOOM_DATA/<source>`."

@@ -18,29 +18,9 @@ from fedloom.data.sources.npz import PublishedImages
 from fedloom.data.sources.source import Splits, source
 from fedloom.data.views import Indices
 
-SUPERCLASSES: dict[str, tuple[str, ...]] = {
-    "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
-    "fish": ("aquarium_fish", "flatfish", "ray", "shark", "trout"),
-    "flowers": ("orchid", "poppy", "rose", "sunflower", "tulip"),
-    "food_containers": ("bottle", "bowl", "can", "cup", "plate"),
-    "fruit_and_vegetables": ("apple", "mushroom", "orange", "pear", "sweet_pepper"),
-    "household_electrical_devices": ("clock", "keyboard", "lamp", "telephone", "television"),
-    "household_furniture": ("bed", "chair", "couch", "table", "wardrobe"),
-    "insects": ("bee", "beetle", "butterfly", "caterpillar", "cockroach"),
-    "large_carnivores": ("bear", "leopard", "lion", "tiger", "wolf"),
-    "large_man-made_outdoor_things": ("bridge", "castle", "house", "road", "skyscraper"),
-    "large_natural_outdoor_scenes": ("cloud", "forest", "mountain", "plain", "sea"),
-    "large_omnivores_and_herbivores": ("camel", "cattle", "chimpanzee", "elephant", "kangaroo"),
-    "medium_mammals": ("fox", "porcupine", "possum", "raccoon", "skunk"),
-    "non-insect_invertebrates": ("crab", "lobster", "snail", "spider", "worm"),
-    "people": ("baby", "boy", "girl", "man", "woman"),
-    "reptiles": ("crocodile", "dinosaur", "lizard", "snake", "turtle"),
-    "small_mammals": ("hamster", "mouse", "rabbit", "shrew", "squirrel"),
-    "trees": ("maple_tree", "oak_tree", "palm_tree", "pine_tree", "willow_tree"),
-    "vehicles_1": ("bicycle", "bus", "motorcycle", "pickup_truck", "train"),
-    "vehicles_2": ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
-}
-"""Superclass -> its five classes; the order is that of the official coarse labels 0 .. 19."""
+# Superclass -> its five classes; the order is that of the official coarse labels 0 .. 19.
+_LINES = Path(__file__).with_name("superclasses.txt").read_text(encoding="utf-8").splitlines()
+SUPERCLASSES = {name: tuple(members) for name, *members in map(str.split, _LINES)}
 
 CLASSES = tuple(sorted(name for names in SUPERCLASSES.values() for name in names))
 """The 100 classes; the order is that of the official fine labels 0 .. 99."""
@@ -71,8 +51,7 @@ class _Cifar(PublishedImages):
 
     label_bytes: ClassVar[int]
     binary_folder: ClassVar[str]
-    pickle_names: ClassVar[tuple[str, ...]]
-    """Names of the python version, or of a file in it."""
+    pickle_names: ClassVar[tuple[str, ...]]  # names of the python version, or of a file in it
     train_names: ClassVar[tuple[str, ...]]
     test_name: ClassVar[str]
     normalise: Normalise = "published"

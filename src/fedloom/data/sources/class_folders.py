@@ -114,8 +114,7 @@ def find_parts_below_classes(below: Sequence[str], top: str, origin: str) -> dic
     return parts
 
 
-LabelledFiles = list[tuple[str, int]]
-"""File names with their labels."""
+LabelledFiles = list[tuple[str, int]]  # file names with their labels
 
 _SYSTEM_FILES = {"thumbs.db", "ehthumbs.db", "desktop.ini"}
 _SHOWN_NAMES = 5  # folders and classes in a note

@@ -191,8 +191,7 @@ class Npz(ImageSource):
         return replace(parse_npz(self.path, allocate, labels=self.labels), incomplete=self.incomplete)
 
 
-ArrayLike = Any
-"""Any value that `as_array` converts, such as a list, an array or a tensor."""
+ArrayLike = Any  # any value that `as_array` converts, such as a list, an array or a tensor
 
 
 def as_array(value: ArrayLike, origin: str, pictures: PictureNotes | None = None) -> np.ndarray:

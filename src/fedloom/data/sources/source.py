@@ -71,10 +71,8 @@ class Source(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all sources: its fields are config keys, and `load` reads the data, once per scenario. Subclasses
     register with `@source("name")`."""
 
-    kind: ClassVar[str] = ""
-    """The name it is registered under."""
-    model: ClassVar[str] = "lenet5"
-    """The model that the demo and the docs pair with this source."""
+    kind: ClassVar[str] = ""  # the name it is registered under
+    model: ClassVar[str] = "lenet5"  # the model that the demo and the docs pair with this source
     keys_added_later: ClassVar[frozenset[str]] = frozenset({"group", "labels", "shared_groups"})
     """Keys of this class, not of its bases, that earlier versions did not have. A default is not written: runs of those
     versions keep their fingerprint and can be resumed."""
@@ -137,8 +135,7 @@ def configure_source(kind: type[SourceType], **keys: Any) -> SourceType:
         raise DataError(f"{key} = {problem['input']!r:.80}: {message}") from None
 
 
-source = SOURCES.register
-"""`source(name)` registers the decorated source class under `name`."""
+source = SOURCES.register  # `source(name)` registers the decorated source class under `name`
 
 
 def load_splits(source: Source) -> Splits:

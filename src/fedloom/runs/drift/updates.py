@@ -17,8 +17,7 @@ from fedloom.runs.storage.log import DriftValue
 
 _BLOCK = 1 << 22  # float64 numbers of a block
 _NO_WEIGHTS = frozenset({Role.BN_STAT, Role.COUNTER, Role.BUFFER})
-Move = tuple[Tree, Tree | None]
-"""Weights after and before; None where the first tree is a difference already."""
+Move = tuple[Tree, Tree | None]  # weights after and before; None where the first tree is a difference already
 
 
 def weight_names(tree: Tree, task: Task, without: Collection[str] = ()) -> list[str]:
