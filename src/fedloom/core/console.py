@@ -113,9 +113,8 @@ class Interrupts:
 
 @contextlib.contextmanager
 def raise_first_interrupt() -> Iterator[Interrupts]:
-    """Raise a `KeyboardInterrupt` in this block, in the main thread, for Ctrl-C, SIGTERM and SIGHUP. Of several signals
-    within three seconds only the first raises, which leaves the clean-up undisturbed. One that is ignored on entry, as
-    `nohup` does with SIGHUP, stays ignored."""
+    """Raise a `KeyboardInterrupt` in this block, in the main thread, for Ctrl-C, SIGTERM and SIGHUP: once for several
+    within three seconds, so that clean-up goes on. One that is ignored on entry, as by `nohup`, stays so."""
     last_time, interrupts = -_BURST_SECONDS, Interrupts()
 
     def handle(number: int, frame: Any) -> None:

@@ -50,9 +50,8 @@ class Streams:
     def isolated(
         self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Seed the global generators of torch, NumPy and Python in the block, and restore their states after it. For
-        code that takes no generator: initialisation of modules, dropout layers, random numbers inside a loss. purpose,
-        round_, client: as for `key`. device: a CUDA device whose generator is also seeded."""
+        """Seed the global generators of torch, NumPy, Python and a CUDA device in the block, and restore them after it,
+        for code that takes no generator (initialisation, dropout). purpose, round_, client: as for `key`."""
         return self.resumable(purpose, round_, client, device).active(once=True)
 
     def resumable(

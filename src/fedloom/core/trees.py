@@ -43,8 +43,7 @@ def select(tree: Tree, names: Collection[str]) -> Tree:
 
 def weighted_mean(trees: Iterable[Tree], weights: Iterable[float]) -> Tree:
     """Return sum_k weights_k trees_k / sum_k weights_k for floating tensors (float64 in the given order, then cast),
-    and integer tensors of the first tree. Raises `ValueError` for no tree, differing names or shapes, or bad
-    weights."""
+    and integer tensors of the first tree. Raises `ValueError` for no tree, other names or shapes, or bad weights."""
     pairs = itertools.zip_longest(trees, weights)
     first_tree, sums, all_weights = Tree(), list[_Sum](), list[float]()
     while group := list(itertools.islice(pairs, _TREES_PER_PASS)):

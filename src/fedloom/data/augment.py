@@ -100,7 +100,7 @@ class Augmentation(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
 
 def crop_and_flip(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool_]) -> Tensor:
     """Return images `x[indices]` [B, c, h, w], each seen through a window shifted by `shifts` (down, right), then
-    mirrored where `flips`, with zeros from outside. A CPU copies each image once, at half the cost of one gather of
+    mirrored where `flips`; zeros from outside. A CPU copies images one by one, at half the cost of a gather of
     pixels."""
     return _one_by_one(x, indices, shifts, flips) if x.device.type == "cpu" else _at_once(x, indices, shifts, flips)
 

@@ -43,8 +43,8 @@ class CacheWriter:
         self._open: dict[str, np.ndarray] = {}
 
     def new(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Return an array on disk for data that do not fit into memory; fill it, then pass it to `add`. A second array
-        of the same `name`, `shape` and `dtype` replaces it. Raises `DataError` where the disk is full."""
+        """Return an array on disk of `shape` and `dtype`; fill it, then pass it to `add`. A second of the same `name`
+        replaces it. Raises `DataError` where the disk is full."""
         path = self.folder / f"{name}.npy"
         with _writing(self.folder):
             path.unlink(missing_ok=True)  # truncating a file that is still mapped would crash its readers
@@ -68,9 +68,8 @@ class CacheWriter:
 def cached(
     label: str, keys: Mapping[str, Any], files: Sequence[Path], build: Callable[[CacheWriter], Any]
 ) -> CacheEntry:
-    """Return a cache entry, named by label and keys (JSON values); build it (the JSON values that `build` returns are
-    its `meta`) if it is missing, damaged, or older than the files. Others wait meanwhile. Raises `DataError` for a
-    missing file and a cache folder that cannot be written."""
+    """Return the cache entry of a label and keys (JSON values); `build` makes it (its JSON values are the `meta`) if it
+    is missing, damaged, or older than the files. Raises `DataError` for missing files and an unwritable cache."""
     text = json.dumps(keys, sort_keys=True, default=str)
     folder = cache_dir() / "arrays" / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     stamp = _stamp(files)

@@ -54,9 +54,8 @@ def split_groups(
 
 
 def deal_groups(dealt: Views, groups: Indices, labels: Indices, rng: np.random.Generator) -> Views:
-    """Deal whole groups to clients, each with about the rows of every class that a row-wise dealing gives it: `dealt`,
-    whose left-out rows stay so. groups, labels: of each row [n] or [n, L] of the set. rng: orders groups of equal
-    weight. A client with rows in `dealt` only stays without a group if there are fewer groups than clients."""
+    """Deal whole groups to clients, each with about the rows of every class that `dealt`, a row-wise dealing, gives it.
+    groups, labels: of each row [n] or [n, L] of the set. rng: orders groups of equal weight."""
     labels, rows = _with_rows(labels), np.sort(dealt.order)
     cell_rows, held = positives(labels[rows])
     rows, (classes, columns) = rows[cell_rows], np.unique(held, return_inverse=True)

@@ -132,8 +132,7 @@ def named_ids(
     parts: Sequence[ArrayLike], origins: Sequence[str], classes: Sequence[str] | None = None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Return the ids [n], int64, of the words of each part, and the class names: `classes`, or the sorted words of the
-    first part. origins: name the parts in messages. Raises `DataError` for missing words, too many different ones, and
-    words of a later part that are none of the names."""
+    first part. Raises `DataError`, with the parts' origins, for missing, too many and unknown words."""
     words = [np.asarray(part, np.str_) for part in parts]
     for part, origin in zip(words, origins, strict=False):
         if (part == "").any():
@@ -157,9 +156,8 @@ def named_ids(
 def multi_labels(
     parts: Sequence[np.ndarray], origin: str, classes: Sequence[str] | None = None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Return several labels a sample as int64 [n, L] of 1, 0 and -1 (not recorded) for each of the parts, in which NaN
-    is -1 too, and the L names (`classes`, or the columns' numbers). Raises `DataError` with the origin for other
-    values."""
+    """Return several labels a sample as int64 [n, L] of 1, 0 and -1 (not recorded, in the parts also NaN), and the L
+    names (`classes`, or the columns' numbers). Raises `DataError` with the origin for other values."""
     need = "labels: multi needs numbers [n, L]: 1, 0, and -1 or an empty cell where a label was not recorded"
     values = []
     for part in parts:

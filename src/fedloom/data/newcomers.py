@@ -52,8 +52,7 @@ class HeldOut(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
 
     def draw(self, scenario: "Scenario", rng: np.random.Generator) -> list[int]:
         """Return the ids of the clients to hold out, ascending; rng draws them where only their share is given. Raises
-        `ConfigError` for ids that are unknown, twice there or without data to test, and for fewer than two other
-        clients."""
+        `ConfigError` for ids that are unknown, repeated or without test data, and for fewer than two other clients."""
         eligible = np.flatnonzero((scenario.train.sizes > 0) & (scenario.test.sizes > 0))
         if self.clients is not None:
             newcomers = sorted(self.clients)

@@ -196,8 +196,7 @@ class LabelSkew:
 
 def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int = 500) -> LabelSkew:
     """Measure the label skew of views into samples with `labels` [n] of num_classes classes, or [n, L], whose positives
-    count; the total variation over the pairs of at most `max_pairs` evenly spaced clients. Time and memory do not grow
-    with clients x classes."""
+    count; the total variation over the pairs of at most `max_pairs` evenly spaced clients."""
     rows, held_labels = positives(labels[views.order])
     sizes, holders = views.sizes, views.holders()[rows]
     label_sizes, totals = (

@@ -150,8 +150,7 @@ def split_three(
     views: Views, labels: Indices, num_classes: int, val: float, test: float, rng: np.random.Generator
 ) -> tuple[Views, Views, Views]:
     """Split each client's samples by class (labels [n] or [n, L] of num_classes classes, see `strata`) into (train,
-    val, test). A client gives floor(val * n_k) and floor(test * n_k) to the last two, of each class its share up to
-    one."""
+    val, test); floor(val * n_k) and floor(test * n_k) samples go to the last two, of each class its share up to one."""
     groups = views.holders() * (num_classes + 1) + strata(labels)[views.order]  # (client, class) of each sample
     shuffled = np.lexsort((rng.random(len(groups)), groups))
     present_groups, first, sizes = np.unique(groups[shuffled], return_index=True, return_counts=True)

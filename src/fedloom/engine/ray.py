@@ -64,8 +64,7 @@ class Cluster:
         late: Callable[[list[T]], None] = lambda waiting: None,
     ) -> Iterator[tuple[T, Any]]:
         """Yield each call's label and result as calls end (a `Lost` if Ray gave it up), at most `limit` at a time.
-        `late` gets the labels of running calls whenever none has ended for `patience` seconds. Raises a call's
-        `FedloomError`."""
+        `late` gets labels of running calls if none ends in `patience` seconds. Raises a call's `FedloomError`."""
         out: dict[Ref, T] = {}
         try:
             for label, ref in calls:
@@ -141,9 +140,8 @@ def _of_this_version(version: str, function: Callable[..., Any], *arguments: Any
 
 
 def work(run: Sequence[Ref], message: bytes, names: Sequence[str], *values: bytes) -> bytes | Exception:
-    """Run the job of a message, and return the message of its result or the error of the client. `run` has a reference
-    to `(worker, tasks)`, which Ray does not fetch out of a list; `names` and `values` are those of the record that
-    clients of the round share."""
+    """Run the job of a message, and return the message of its result or error. `run` has a reference to `(worker,
+    tasks)`; `names` and `values` are those of the record that clients of the round share."""
     with reproducible_settings():
         engine, tasks = _ready(run[0])
         request = loads(message, tasks=tasks)

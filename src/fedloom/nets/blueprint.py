@@ -121,9 +121,8 @@ def prepare_net(
     build_model: Callable[[str], Net] = _refuse_other_model,
     share: SharedParameters = "all",
 ) -> Net:
-    """Adapt a net to a method: no bias of its head unless `head_bias`; a bundle of copies (None) and of other models,
-    by `build_model`, if there are `nets`; the module of `extra`. Frozen parameters become buffers, outside the tree if
-    `share` is "trainable"."""
+    """Adapt a net to a method: no bias of its head unless `head_bias`; a bundle of copies (None) and of models from
+    `build_model`, if there are `nets`; the module of `extra`; frozen parameters as buffers, in the tree by `share`."""
     if nets:
         members = {name: deep_copy(net) if model is None else build_model(model) for name, model in nets.items()}
         for member in members.values():

@@ -30,8 +30,7 @@ class BasicBlock(nn.Module):
 
 class ResNet(Net):
     """conv3x3 (c -> 64) BN ReLU, stages of basic blocks (the first at full size), global average [FC ...] | head.
-    Subclasses set widths and number of blocks of the stages, `conv_bias`, and `mapping`, the linear layers before the
-    head."""
+    `widths`, `blocks`: of the stages. `conv_bias`. `mapping`: the linear layers before the head."""
 
     widths: ClassVar[tuple[int, ...]]
     blocks: ClassVar[int] = 1
@@ -135,9 +134,8 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(Net):
-    """conv3x3 (c -> 32, stride 1) BN act, inverted residuals, conv1x1 BN act, global average [FC ...] | head.
-    Subclasses set `stages` (expansion, width, number of blocks, stride of the first block), `last_width`, and
-    `mapping`."""
+    """conv3x3 (c -> 32, stride 1) BN act, inverted residuals, conv1x1 BN act, global average [FC ...] | head. `stages`:
+    expansion, width, number of blocks, stride of the first. `last_width`. `mapping`: as for `ResNet`."""
 
     stages: ClassVar[tuple[tuple[int, int, int, int], ...]]
     last_width: ClassVar[int]

@@ -76,9 +76,8 @@ class BalancedCut(NamedTuple):
 def balanced_cut(
     counts: Indices, parts: int, alpha: float, accept: Accept, max_draws: int, rng: np.random.Generator
 ) -> BalancedCut | None:
-    """Cut classes of sizes `counts` [C] into `parts` until `accept`; None if none of `max_draws` draws is good. By
-    class, shares over parts are Dirichlet(alpha, ..., alpha); a part that holds n / P samples or more gets none of the
-    next class, and the shares of the others are scaled to sum to 1."""
+    """Cut classes of sizes `counts` [C] into `parts` by Dirichlet shares until `accept`; None if none of `max_draws`
+    draws is good. A part with n / P samples or more gets none of the next class."""
     # Candidates are drawn in batches: strict conditions may reject thousands before one is accepted.
     batch = int(np.clip(_AT_ONCE // (parts * len(counts)), 1, 512))
     for drawn in range(0, max_draws, batch):

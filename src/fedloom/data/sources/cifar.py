@@ -176,8 +176,7 @@ class FC100(CIFAR100):
 
 def fc100(cifar100: Splits, novel: Literal["val", "test"] = "test") -> Splits:
     """Split CIFAR-100 into the 60 base classes, labels 0 .. 59, and the 20 classes of `novel`, labels 0 .. 19, in the
-    order of `cifar100`'s classes. Both take all 600 images of a class, as published. Raises `DataError` for other
-    classes."""
+    order of `cifar100`'s, with all 600 images of a class, as published. Raises `DataError` for other classes."""
     coarse = coarse_labels(cifar100.train.classes)
     groups: tuple[ClassGroup, ClassGroup] = ("train", novel)
     train, test = (

@@ -41,8 +41,7 @@ def part_of(folder: str) -> tuple[str, str] | None:
 
 def find_parts(folders: Sequence[str], top: str, origin: str) -> dict[str, str]:
     """Return the folder of each part if training and test (or validation) folders below `top` agree in their numbers
-    ("train_1", "test_1"), or no pair does; else {}. Raises `DataError`, with the origin, for two folders of one
-    part."""
+    ("train_1", "test_1"), or no pair does; else {}. Raises `DataError`, with the origin, for two folders of a part."""
     for ignored in ("", r"\d"):
         folders_by_words: dict[str, dict[str, list[str]]] = {}
         for folder in folders:
@@ -84,8 +83,7 @@ def refuse_unclear_parts(folders: Sequence[str], below: Sequence[str], top: str,
 
 def find_parts_below_classes(below: Sequence[str], top: str, origin: str) -> dict[str, str]:
     """Return the part of each folder name if every class folder holds training and test folders; else {}. Raises
-    `DataError`, with the set as origin, if only some pictures (`below` the folder `top`) lie in such folders, and if
-    these hold class folders themselves."""
+    `DataError`, with the origin, if only some pictures (`below` the folder `top`) do, and for classes in them."""
     parts: dict[str, str] = {}
     subfolders: dict[str, set[str]] = {}
     picture_outside = ""
@@ -133,13 +131,11 @@ class ClassFolders:
 
 
 def find_class_folders(files: Files, classes: Sequence[str] | None) -> ClassFolders:
-    """Find the pictures among files in one of three layouts, below any number of folders around all of them. The
-    layouts are <part>/<class>/*, <class>/<part>/* and <class>/*. Parts are folders for training, tests or validation in
-    any usual spelling ("Train", "testing", "val_images", "Training Set", "seg_train" with "seg_test"). Without a test
-    folder, validation pictures are the test set. Parts match their classes by name. files: the folder or archive.
-    classes: allowed names of class folders, in the order of their labels; None takes all folders, sorted. Raises
-    `DataError` for a single class, for a class that only the test part has, for unclear parts, and for folders that all
-    hold class folders of the same names."""
+    """Find the pictures among files in <part>/<class>/*, <class>/<part>/* or <class>/*, below any number of folders
+    around them. Parts are training, test or validation folders in any usual spelling; without a test folder, validation
+    pictures are the test set. classes: allowed names of class folders, in the order of their labels; None takes all,
+    sorted. Raises `DataError` for a single class, for a class that only the test part has, for unclear parts, and for
+    folders that all hold class folders of the same names."""
     names, origin = files.names(), str(files.path)
     pictures = picture_names(files, names)
     top = _common_folders(pictures)
@@ -236,9 +232,8 @@ _NO_PERSON = re.compile(r"(?i)n|(class|label|categor).*")  # n: ids of WordNet
 
 
 def folder_findings(pictures: LabelledFiles, classes: Sequence[str]) -> list[DataFinding]:
-    """Return what an audit finds in the names of class folders and files: ten folders or more of persons in place of
-    classes (one stem and a number, a median of 20 pictures or fewer), and files named after persons (one stem and a
-    number, 10 to n/1.5 different ones, of which 5 occur again)."""
+    """Return what an audit finds in names: ten folders or more of persons in place of classes (a stem and a number, a
+    median of 20 pictures or fewer), and files named after persons (10 to n/1.5 numbers, of which 5 recur)."""
     sizes = Counter(classes[label] for _, label in pictures)
     stem, usual = _stem([*sizes]), median(sizes.values())
     if stem and len(sizes) >= 10 and usual <= 20 and not _NO_PERSON.fullmatch(stem):

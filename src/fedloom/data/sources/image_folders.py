@@ -30,9 +30,8 @@ def decode_parts(
     channels: int,
     allocate: Allocator,
 ) -> ParsedSplits:
-    """Decode the pictures of both parts (names and labels, of `classes`) from a folder or archive into uint8 [n,
-    channels, size, size] made by `allocate`; NIfTI becomes float32, volumes [n, channels, size, size, size]. Raises
-    `DataError` for a picture that is listed twice, or that cannot be decoded, and for NIfTI files among others."""
+    """Decode the pictures of both parts (names and labels, of `classes`) from files into uint8 [n, channels, size,
+    size] made by `allocate`; NIfTI becomes float32, volumes [n, channels, size, size, size]. Raises `DataError`."""
     arrays = {"train.x": train, "test.x": test}
     names, shape = [name for name, _ in (*train, *test)], [channels, size, size]
     count = sum(map(medical.is_nifti, names))
@@ -65,9 +64,8 @@ def parse_class_folders(
     test_share: float = 0.2,
     group: GroupPattern | str | None = None,
 ) -> ParsedSplits:
-    """Make a set from class folders of files, see `find_class_folders` (also for `classes`) and `decode_parts` (size,
-    channels). The training set is shuffled: its first samples are a fair sample of the whole. Without a test part, that
-    is `test_share` of each class (seed 0), of whole groups."""
+    """Make a set from class folders of files, see `find_class_folders` (classes) and `decode_parts` (size, channels).
+    The training set is shuffled. Without a test part, `test_share` of each class is one (seed 0), in whole groups."""
     origin = str(files.path)
     listed = class_folders.find_class_folders(files, classes)
     rng = np.random.default_rng(0)
@@ -179,9 +177,8 @@ _TOP_TEN = "bird feather headphones ice_cream teapot tiger whale windmill wine_g
 
 
 class _DomainFolders(PublishedImages):
-    """Base: <domain>/<class>/*. Lists `<domain>_train.txt` and `<domain>_test.txt` of a domain (lines "path label",
-    classes taken from the path) decide; without them 20 % of each class are test, and training pictures are
-    shuffled."""
+    """Base: <domain>/<class>/*. Lists `<domain>_train.txt` and `<domain>_test.txt` (lines "path label", classes taken
+    from the path) decide; without them 20 % of each class are test, and training pictures shuffled."""
 
     domain_names: ClassVar[tuple[str, ...]]
     folder: ClassVar[str]

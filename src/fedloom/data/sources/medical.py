@@ -55,9 +55,8 @@ def is_bare_dicom(files: Files, name: str) -> bool:
 
 
 def patients(group: object, files: Files, names: Sequence[str]) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """Return a hash of the patient's id in each of the DICOM files [n] if `group` asks for it, or if no key does and a
-    patient has several files, with a note; else None. Raises `DataError` for files without an id if they must have one.
-    """
+    """Return a hash of the patient's id in each of the DICOM files [n], with a note, if `group` asks for it, or no key
+    does and one has several files; else None. Raises `DataError` for files without an id that must have one."""
     ids = dict.fromkeys(names, "")
     is_read = group == PATIENT or (group is None and any(map(may_be_dicom, names)))
     for name, raw in files.read_each(names) if is_read else ():
@@ -104,8 +103,7 @@ def _dicom(raw: bytes, label: str, elements: list[str]) -> Any:
 
 def dicom_pixels(raw: bytes, label: str, notes: Any) -> np.ndarray:
     """Return the pixels of the DICOM file `label` from its bytes `raw`: grey as float32 [h, w] from 0 (black) to 255,
-    rescaled and through the first window; uint8 if that changes nothing; colours [h, w, 3]. `notes` count files. Raises
-    `ValueError` and errors of pydicom for others, `MissingPackageError` for pixels that need a further package."""
+    through the first window; uint8 if that changes nothing; colours [h, w, 3]. `notes` count files."""
     data, pixels = _dicom(raw, label, _PIXELS), _package("pydicom.pixels", label)
     if missing := [name for name in _PIXELS[:5] if name not in data]:
         raise ValueError(f"its header has no {missing[0]}")
@@ -139,9 +137,9 @@ def dicom_pixels(raw: bytes, label: str, notes: Any) -> np.ndarray:
 
 
 def nifti_voxels(raw: bytes, label: str, notes: Any, size: int | None) -> np.ndarray:
-    """Return the values of the NIfTI file `label` from its bytes `raw`, float32 [h, w] or [d, h, w] in the order
-    superior, anterior, right, with each side resized to `size` unless it is None. `notes` count files. Raises
-    `ValueError` and errors of nibabel for files of another kind, and for values that are not finite."""
+    """Return the values of the NIfTI file `label` from its bytes `raw`, float32 [h, w] or [d, h, w] (superior,
+    anterior, right), each side resized to `size` unless it is None. `notes` count files. Raises errors for other
+    files."""
     nibabel = _package("nibabel", label)
     stream: Any = io.BytesIO(raw) if raw[:2] != b"\x1f\x8b" else gzip.GzipFile(fileobj=io.BytesIO(raw))
     start = stream.read(540)

@@ -141,9 +141,8 @@ class Nodes(Source):
         return Dataset(stored, y, self.classes, *self._scale(), features=self.features or ())
 
     def as_agreed(self, data: Dataset, origin: str, absent: int = -1) -> Dataset:
-        """Return `data` as the federation has agreed: its class ids, its features in its order, its scale. absent: of
-        several labels the value of those that `data` do not name. Raises `DataError`, with `origin`, for other values,
-        shapes, columns and classes."""
+        """Return `data` with the federation's class ids, features in its order, and scale. absent: of several labels
+        the value of those that `data` do not name. Raises `DataError`, with `origin`, for what does not fit."""
         stored = {torch.uint8: "bytes", torch.float32: "numbers"}.get(data.x.dtype, "token ids")
         if stored != self.values:
             raise DataError(f"{origin}: samples are {stored}, those of the federation {self.values} (scenario.values)")

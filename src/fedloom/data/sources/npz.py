@@ -90,9 +90,8 @@ def channels_first(x: np.ndarray, allocate: Allocator | None = None, name: str =
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Tell whether samples of this shape are [h, w, c] (or [d, h, w, c]) rather than [c, h, w]: the channels are the
-    one end of length 1 or 3, else one whose other two sides are equal (32 x 32 x 8) or at least twice as long. Unclear
-    shapes are taken as [c, h, w]; see `layout_notes`."""
+    """Tell whether samples of this shape are [h, w, c] (or [d, h, w, c]): the channels are the one end of length 1 or
+    3, else one whose other sides are equal or twice as long. Unclear shapes are [c, h, w]; see `layout_notes`."""
     return _ends(shape) == (False, True)
 
 
@@ -122,9 +121,8 @@ def _ends(shape: tuple[int, ...]) -> tuple[bool, bool]:
 def parse_npz(
     path: Path, allocate: Allocator, classes: Sequence[str] | None = None, labels: Labels = "single"
 ) -> ParsedSplits:
-    """Make a set from `x_train, y_train, x_test, y_test` of the file `path` and, if there, `classes`, which come before
-    the argument `classes`; without any, classes are those of the labels. `group_train` and `group_test` name groups.
-    Arrays whose axes change are made by `allocate`. labels: see `checked`."""
+    """Make a set from `x_train, y_train, x_test, y_test` of the file `path`; its `classes` come before the argument.
+    `group_train` and `group_test` name groups. `allocate` makes arrays whose axes change. labels: see `checked`."""
     held = read_npz(path, ())
     arrays = {_SYNONYMS.get(name, name): array for name, array in held.items()}
     if missing := [key for key in _KEYS if key not in arrays]:

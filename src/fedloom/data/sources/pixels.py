@@ -102,9 +102,8 @@ _MODES = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "RGBA": "RGBA", "P": "RGBA
 def read_pixels(
     raw: bytes, label: str, channels: int | None, notes: PictureNotes, size: int | None = None
 ) -> np.ndarray:
-    """Return the pixels in the bytes of a picture file, as `image_pixels` does (also for channels, notes, size). Raises
-    `DataError` naming `label` for `raw` bytes that are no picture of a format in `SUFFIXES` and no DICOM file, that are
-    damaged, or that hold more than 64 million pixels; `MissingPackageError` for DICOM without pydicom."""
+    """Return the pixels in the `raw` bytes of a picture file, as `image_pixels` (channels, notes, size). Raises
+    `DataError` naming `label` for what is no picture, damaged, or above 64 million pixels; `MissingPackageError`."""
     from PIL import Image, UnidentifiedImageError
 
     try:

@@ -235,8 +235,7 @@ def _refuse_missing_owners(ids: Sequence[np.ndarray | None], owners: Sequence[st
 
 def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, origin: str) -> list[ParsedSamples]:
     """Split the samples `whole` of the set `origin` into a training and a test part: a share of each of the `classes`
-    (number), or of each owner's samples where they are owned. Raises `DataError` for shares outside (0, 1), labels of
-    another length, and owners with too few samples."""
+    (number), or of each owner's samples where they are owned. Raises `DataError` for what cannot be split."""
     if not 0 < share < 1:
         raise DataError(f"{origin}: test_share = {share}; need a share in (0, 1)")
     for kind, values in (("labels", whole.y), ("domain ids", whole.domain)):

@@ -37,8 +37,7 @@ class StepKind:
 @dataclass(slots=True)
 class PhaseKind:
     """Phases whose steps do the same on tensors of the same layout, apart from sizes of batches. The first one's
-    objects are kept, because their ids are in the key. No more of its steps is kept: they refer to the worker, and that
-    to this stepper, so the nets of a run would stay until the garbage collector comes by."""
+    objects are kept, as their ids are in the key, but none of its steps, which would keep the nets of a run."""
 
     loaded_net: LoadedNet
     phase: Train | Collect

@@ -40,8 +40,7 @@ class SharedTensor(NamedTuple):
 
 class SharedMemory:
     """An anonymous file in memory, filled from the front and cleared as a whole. One process writes, any may read until
-    the writer's `clear`. The kernel frees it with the last process that maps it; `close` gives back the descriptor. Not
-    `reserved` where the system allows none (ulimit -v, ulimit -f)."""
+    its `clear`; `close` gives back the descriptor. Not `reserved` where the system allows none (ulimit -v, -f)."""
 
     def __init__(self, handle: int | None = None, used: int = 0, *, reserve: bool = True) -> None:
         self.used, self.reserved = used, False

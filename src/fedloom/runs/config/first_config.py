@@ -72,8 +72,7 @@ class FirstConfig:
 def first_config(data: str, label: str | None = None, owner: str | None = None, ask: Ask | None = None) -> FirstConfig:
     """Return a config that was tried up to the first step of training. data: a path, the name of a built-in set, or
     owner/name of a set of the hub. label, owner: columns of a table; None chooses, the owner "none" takes none. ask:
-    asks a person for columns that are not named. Raises `ConfigError` or `DataError` for data that cannot be read or
-    dealt."""
+    asks for columns that are not named. Raises `ConfigError` or `DataError` for unusable data."""
     name, source = _source(data, label, owner, ask)
     findings = mend(source) if source["source"][0] in ("csv", "parquet") else []
     kind = SOURCES.get(source["source"][0])

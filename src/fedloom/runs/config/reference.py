@@ -26,9 +26,8 @@ _NAMED_SECTIONS = ("engine", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key of a config. path: where it is written, with dots (`optimizer.lr`); N is the index in a list. part: the
-    part that knows the key, e.g. `partition dirichlet`, empty if every run does. values: type and range, or the
-    choices. default: a plain value, None also for a `required` key; for a section a mapping."""
+    """One key of a config. path: with dots (`optimizer.lr`); N is the index in a list. part: the part that knows it,
+    e.g. `partition dirichlet`. values: type and range, or choices. default: None also for a `required` key."""
 
     path: str
     part: str

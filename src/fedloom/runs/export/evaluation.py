@@ -35,9 +35,8 @@ _NOT_OF_NEW_DATA = {
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The test of one model on new data. metrics: values by name, None where one is not defined; `majority` is the
-    accuracy of the most frequent class, `decision_sensitivity` and the like are at the model's threshold. details:
-    further values."""
+    """The test of one model on new data. metrics: by name, None where undefined; `majority` is the accuracy of the most
+    frequent class, `decision_sensitivity` and the like are at the model's threshold. details: further values."""
 
     model: str
     samples: int

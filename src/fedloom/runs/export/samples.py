@@ -28,9 +28,8 @@ _LISTED = 5  # columns in a sentence
 
 @dataclass(frozen=True, slots=True)
 class SampleNote:
-    """A kind of unusual values among new samples, and how many there are. kind: `unknown_words`, `incomplete`,
-    `imputed`, `unknown_tokens`, `outside_training`, `resized`, or one of `PictureNotes`. count: cells, rows, texts,
-    values or pictures. text: a sentence."""
+    """A kind of unusual values among new samples. kind: `unknown_words`, `incomplete`, `imputed`, `unknown_tokens`,
+    `outside_training`, `resized`, or one of `PictureNotes`. count: cells, rows, texts, values or pictures."""
 
     kind: str
     count: int

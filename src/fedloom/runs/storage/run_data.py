@@ -199,9 +199,8 @@ def known_direction(numbers: Mapping[str, Any], measure: str) -> bool | None:
 
 
 def shown_criterion(rows: Sequence[log.Row], numbers: Mapping[str, Any], name: str, last_k: int) -> Criterion:
-    """Return the criterion, by the metric `name`, with which a finished run selected its rounds. Folders of earlier
-    versions do not say which value is best, but the accuracy in the summary (`numbers`) is that of the selected
-    rounds."""
+    """Return the criterion, by the metric `name`, with which a finished run selected its rounds: where a folder of an
+    earlier version does not say it, the accuracy in the summary (`numbers`) shows which value is best."""
     sign = -1 if known_direction(numbers, name) is False else 1
     usual, opposite = Criterion(name, sign), Criterion(name, -sign)
 

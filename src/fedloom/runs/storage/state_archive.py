@@ -111,10 +111,9 @@ def archive_name(number: int) -> str:
 def write(
     folder: Path, round_: int, states: Mapping[int, Record], changed: Collection[int], previous: Path | None
 ) -> Index:
-    """Write client states, in the order of ids, to a new checkpoint's folder, and return its index. Packs of the
-    checkpoint `previous` with states of clients that have not `changed` since are linked. A pack is rewritten if it has
-    no more states than are to be written, or mostly outdated ones: so packs stay few, and each state is copied a few
-    times only."""
+    """Write client states, in the order of ids, to a new checkpoint's folder, and return its index. Packs of `previous`
+    with states that have not `changed` are linked; one with no more states than are to be written, or mostly outdated
+    ones, is rewritten: so packs stay few, and each state is copied a few times only."""
     clients = np.fromiter(states, np.int64, len(states))
     shared = _unchanged(previous, clients, changed)
     linked: list[int] = []
