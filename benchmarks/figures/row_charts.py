@@ -12,10 +12,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fedloom.core.text import BASELINE
 from fedloom.results.group import mean_std
 from fedloom.results.plots.drawing import FILE, color, draw_curve, dress, stroke
 from fedloom.results.plots.palette import Curve, Estimate, tone_name, tones_of
-from fedloom.results.verdict import BASELINE
 
 Rows = Sequence[Mapping[str, Any]]
 ACCURACY = "test accuracy (%)"

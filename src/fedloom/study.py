@@ -13,6 +13,7 @@ from fedloom.core.files import expand_home
 from fedloom.core.text import counted, seconds_text
 from fedloom.results.comparison import Comparison
 from fedloom.results.data_table import DataTable
+from fedloom.results.looks import stages
 from fedloom.results.result import Summary
 from fedloom.results.verdict import foresight
 from fedloom.runs.callbacks import Callback
@@ -47,7 +48,8 @@ class Study:
         scenario: _Described | Sequence[_Described] | None = ...,
         settings: Mapping[str, _Described | Mapping[str, Any]] | Sequence[str] | None = ...,
         primary: Sequence[str] = ...,
-        seeds: int | Sequence[int] | None = ...,
+        margin: float = ...,
+        seeds: int | Sequence[int] | Mapping[str, Any] | None = ...,
         config: str | None = ...,
         model: str | Mapping[str, Any] | Sequence[Any] | None = ...,
         tune: Mapping[str, Any] | None = ...,
@@ -68,7 +70,9 @@ class Study:
         - `scenario`: a description from `fedloom.scenario`, or a list of them.
         - `settings`: a mapping of names to scenarios, or to keys of a config on top of the shared ones.
         - `primary`: the few methods whose comparisons are a family apart from the others, by label.
-        - `seeds`: the seeds, or how many from 0 on; three if None.
+        - `margin`: the equivalence margin, in points; 1 by default, and 0 calls nothing equivalent.
+        - `seeds`: the seeds, or how many from 0 on; three if None. `{"until": "decided", "most": 10}` adds seeds until
+          rows are decided.
         - `config`: a YAML config, or the name of a ready one, below all other keys.
         - `model`: name or section of a network.
         - `tune`: keys with the values that every method tries on validation data, as in a study file.
@@ -120,7 +124,7 @@ class Study:
         state_of = trials | states
         totals = ", ".join(f"{number} {state}" for state, number in Counter(states.values()).items())
         notes = [f"{counted(len(cells), 'cell')} in {counted(len(jobs), 'run')}: {totals}", *foresight(self._plan)]
-        if seconds := seconds_left(folder, [job for job in jobs if state_of[job.name] != "done"]):
+        if seconds := seconds_left(folder, [job for job in jobs if state_of[job.name] not in ("done", "spared")]):
             notes.append(f"about {seconds_text(seconds)} on one core, as long as the finished runs took")
         rows = [{"cell": name, "state": state} for name, state in state_of.items()]
         return Summary(DataTable("plan", "", ("cell", "state"), list(state_of.items()), records=rows), notes)
@@ -151,11 +155,13 @@ class Study:
         if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
             raise ConfigError(f"jobs = {short_repr(jobs)}: need the number of processes, 1 or more")
         cells = self._chosen(only)
-        configs = [job.config for job in jobs_of(self._plan, cells)]
         how: dict[str, Any] = {"workers": jobs, "callbacks": callbacks, "allow_mixed": allow_mixed}
-        with stopped_by_full_disk(self.folder), progress_listener(configs, progress) as listener:
-            ended = run_study(self._plan, StudyFolder(self.folder), cells, listener=listener, **how)
-        return self._comparison(ended, allow_mixed)
+        folder = StudyFolder(self.folder)
+        for asked in stages(self._plan, folder, cells):
+            configs = [job.config for job in jobs_of(self._plan, asked)]
+            with stopped_by_full_disk(self.folder), progress_listener(configs, progress) as listener:
+                run_study(self._plan, folder, asked, listener=listener, **how)
+        return self._comparison(outcome(self._plan, folder, cells), allow_mixed)
 
     def results(self, allow_mixed: bool = False) -> Comparison:
         """Return all cells that have finished.

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fedloom.core.errors import ConfigError
 from fedloom.results.comparability import (
     comparable,
     context_numbers,
@@ -18,7 +17,6 @@ from fedloom.results.comparability import (
 )
 from fedloom.results.comparison import Comparison
 from fedloom.results.group import ResultRow
-from fedloom.results.pairs import paired
 from fedloom.results.plot_values import plot_values
 from fedloom.results.result import Result
 from fedloom.results.table import result_table
@@ -136,10 +134,8 @@ def test_rates_and_own_options_may_differ_and_untuned_rates_are_named(make_resul
     assert absent in Comparison(study(make_result, several)).verdict()
 
 
-def test_pairs_of_different_settings_are_refused(make_result: MakeResult) -> None:
-    fedavg, moon = result_table(study(make_result, {"fedavg": {}, "moon": {"rounds": 9}}))
-    with pytest.raises(ConfigError, match=r"^moon and fedavg differ in rounds \(9 against 2\): such accuracies are"):
-        paired(moon, fedavg)
+def test_rows_of_different_settings_are_no_pair(make_result: MakeResult) -> None:
+    assert Comparison(study(make_result, {"fedavg": {}, "moon": {"rounds": 9}})).paired() == []
 
 
 def test_tuned_rows_compare_with_tuned_ones_only(make_result: MakeResult) -> None:

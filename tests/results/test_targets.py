@@ -11,7 +11,7 @@ from fedloom.core.files import json_text
 from fedloom.results.comparison import Comparison
 from fedloom.results.costs import reached, reached_mean
 from fedloom.results.group import ResultRow, client_accuracies, worst
-from fedloom.results.pairs import all_paired, paired
+from fedloom.results.pairs import Paired, all_paired, paired_family
 from fedloom.results.result import Result
 from fedloom.results.table import result_table
 from fedloom.runs.storage.log import Row
@@ -73,8 +73,13 @@ def rows(make_result: MakeResult, ours: dict[int, float], theirs: dict[int, floa
     return [{**row, "step": 1e-4} for row in result_table(runs)]  # toy data have a coarse one
 
 
+def alone(row: ResultRow, reference: ResultRow) -> Paired:
+    (pair,) = paired_family([row], reference)
+    return pair
+
+
 def test_pairs_are_compared_over_the_seeds_that_both_ran(make_result: MakeResult) -> None:
-    found = paired(*rows(make_result, {0: 0.71, 1: 0.74, 2: 0.71, 9: 0.2}, {0: 0.70, 1: 0.71, 2: 0.69}))
+    found = alone(*rows(make_result, {0: 0.71, 1: 0.74, 2: 0.71, 9: 0.2}, {0: 0.70, 1: 0.71, 2: 0.69}))
     # differences 0.01, 0.03, 0.02: mean 0.02, std 0.01, t(0.975, 2) = 4.302653
     assert (found.seeds, found.left_out) == ([0, 1, 2], [9])
     assert found.outcome.mean == pytest.approx(0.02)
@@ -85,12 +90,12 @@ def test_pairs_are_compared_over_the_seeds_that_both_ran(make_result: MakeResult
     )
     assert line in found.words()
     assert "of 1; alone p .074; checks: sign flips .25, signs .25" in found.words()
-    assert "seeds 9 were run by one of them alone" in found.words()
+    assert "; seed 9 run by one of them alone" in found.words()
 
 
 def test_a_difference_that_all_seeds_share_is_seen_and_one_seed_shows_nothing(make_result: MakeResult) -> None:
-    assert paired(*rows(make_result, {0: 0.8, 1: 0.81, 2: 0.79}, {0: 0.7, 1: 0.70, 2: 0.7})).outcome.word == "ahead"
-    one = paired(*rows(make_result, {0: 0.8}, {0: 0.7}))
+    assert alone(*rows(make_result, {0: 0.8, 1: 0.81, 2: 0.79}, {0: 0.7, 1: 0.70, 2: 0.7})).outcome.word == "ahead"
+    one = alone(*rows(make_result, {0: 0.8}, {0: 0.7}))
     assert one.words() == "fedsc against fedavg: too few seeds, +10.0 points, 1 of 1 seed"
 
 
@@ -105,11 +110,9 @@ def test_methods_compared_with_one_row_are_a_family(make_result: MakeResult) -> 
     assert [pair.outcome.word for pair in pairs] == ["ahead"] * 4 + ["too few seeds"]
 
 
-def test_what_cannot_be_paired_is_refused(make_result: MakeResult) -> None:
-    with pytest.raises(ConfigError, match="no seed in common"):
-        paired(*rows(make_result, {0: 0.8}, {1: 0.7}))
-    with pytest.raises(ConfigError, match="differ in protocol"):
-        paired(*rows(make_result, {0: 0.8}, {0: 0.7}, protocol="personal/local"))
+def test_rows_without_a_common_seed_are_not_paired(make_result: MakeResult) -> None:
+    ours, theirs = rows(make_result, {0: 0.8}, {1: 0.7})
+    assert paired_family([ours], theirs) == []
 
 
 def test_rows_of_other_settings_are_not_paired_but_rates_may_differ(make_result: MakeResult) -> None:

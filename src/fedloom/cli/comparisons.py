@@ -164,6 +164,7 @@ def run_and_report(
     the report of all finished cells. workers, on, allow_mixed, one_core: as in `run_study`. after_cells: writes files
     that the report reads, also after failures. Exits with 1 if a cell failed or remains."""
     from fedloom.results.comparison import Comparison
+    from fedloom.results.looks import stages
     from fedloom.results.report import check_place, write_report
     from fedloom.runs.storage.finished_runs import refuse_mixed_results
     from fedloom.runs.studies.live_progress import ProgressDisplay
@@ -174,17 +175,19 @@ def run_and_report(
 
     cells, study_folder = study.chosen(only), StudyFolder(out)
     study_folder.check(study)
-    jobs = jobs_of(study, cells)
     if plan:
-        _show_plan(study, study_folder, cells, jobs, as_json)
+        _show_plan(study, study_folder, cells, jobs_of(study, cells), as_json)
         return
+    options: dict[str, Any] = {"workers": workers, "on": on, "one_core": one_core, "allow_mixed": allow_mixed}
     try:
-        with shared.output_folder(out), ProgressDisplay([job.config for job in jobs], quiet=quiet or as_json) as live:
-            check_place(out / "report.html")
-            options: dict[str, Any] = {"workers": workers, "on": on, "one_core": one_core, "allow_mixed": allow_mixed}
-            ended = run_study(study, study_folder, cells, listener=live, **options)
+        for asked in stages(study, study_folder, cells):
+            configs = [job.config for job in jobs_of(study, asked)]
+            with shared.output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
+                check_place(out / "report.html")
+                run_study(study, study_folder, asked, listener=live, **options)
     finally:
         after_cells()
+    ended = outcome(study, study_folder, cells)
     done = Comparison(ended.cell_results)
     whole = read(out) or study  # which may be larger than what this call ran
     every = outcome(whole, study_folder, whole.cells).cell_results
@@ -193,11 +196,13 @@ def run_and_report(
     page = write_report(every, out / "report.html", parts=sections_of_studies([out])) if every else None
     if as_json:
         counts_by_outcome = {"done": ended.done, "failed": ended.failed, "left": ended.remaining}
+        counts_by_outcome |= {"spared": ended.spared} if study.looks else {}
         shared.print_json(counts_by_outcome | {"table": done.rows(), "report": None if page is None else str(page)})
     else:
         if page is not None and done.results:
             show_comparison(done, f"report: {page}")
-        shared.print_lines(f"{len(ended.done)} done, {len(ended.failed)} failed, {len(ended.remaining)} left")
+        spared = f", {len(ended.spared)} spared (their rows are decided)" if ended.spared else ""
+        shared.print_lines(f"{len(ended.done)} done, {len(ended.failed)} failed, {len(ended.remaining)} left{spared}")
     names_by_reason: dict[str, list[str]] = {}  # all seeds of a method often fail for the same reason
     for name, why in ended.failed.items():
         names_by_reason.setdefault(why, []).append(name)
@@ -221,7 +226,7 @@ def _show_plan(
 
     trials, states = job_states(study, study_folder, cells, jobs)
     counts, state_of = Counter(states.values()), trials | states
-    seconds = seconds_left(study_folder, [job for job in jobs if state_of[job.name] != "done"])
+    seconds = seconds_left(study_folder, [job for job in jobs if state_of[job.name] not in ("done", "spared")])
     if as_json:
         plan = {"study": study.hash, "cells": states, "trials": trials, "runs": len(jobs)}
         shared.print_json(plan | {"counts": counts, "seconds_left": seconds, "foresight": foresight(study)})

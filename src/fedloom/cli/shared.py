@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,7 +56,7 @@ def echo(value: object) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON object on stdout; numbers that are not finite become null."""
-    print(json_text(value, default=str))
+    print(json_text(value, default=lambda of: asdict(of) if is_dataclass(of) and not isinstance(of, type) else str(of)))
 
 
 def print_lines(*lines: str) -> None:

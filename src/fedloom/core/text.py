@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 ALPHA = 0.05  # chance of a false word in a family of comparisons
+MARGIN = 1.0  # of equivalence, in points
+BASELINE = "fedavg"  # with which methods are compared
 _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _SECONDS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.text import ACCURACY, Criterion, counted, is_share, listed
+from fedloom.core.text import ACCURACY, MARGIN, Criterion, counted, is_share, listed
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.evidence import Needs, fitted
-from fedloom.results.difference import MARGIN, Difference, compare_family
+from fedloom.results.difference import Difference, compare_family
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.studies.live_progress import Listener
 from fedloom.runs.studies.run_study import compare

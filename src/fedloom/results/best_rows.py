@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.core.text import is_share, listed, seeds_text
+from fedloom.core.text import listed, seeds_text
 from fedloom.results.comparability import run_identity, same_runs
-from fedloom.results.difference import MARGIN, STEP, Difference, best_of, paired_differences, rank_intervals
+from fedloom.results.difference import STEP, Difference, best_of, paired_differences, rank_intervals
 from fedloom.results.group import Group
 from fedloom.results.pairs import POOLED, compare_rows
 
@@ -57,14 +57,14 @@ def _differences_from(
     values: Sequence[Sequence[float] | None],
     reference: int,
     others: Sequence[int],
-    margin: float,
+    measure: str,
 ) -> dict[int, Difference]:
     """Compare the groups of the indices `others` with the `reference`, seed by seed and as one family; by index.
 
     Left out are groups without common seeds or `values` (one for each seed), and the reference's own runs under another
     name."""
     reference_values, reference_row = values[reference], groups[reference].row
-    by_index: dict[int, list[float] | None] = {}
+    by_index: dict[int, dict[int, float] | None] = {}
     for index in others:
         own_values, row = values[index], groups[index].row
         if row["diverged"]:
@@ -72,9 +72,8 @@ def _differences_from(
         elif own_values is not None and reference_values is not None and not same_runs(row, reference_row):
             paired = paired_differences(row["seeds"], own_values, reference_row["seeds"], reference_values)
             if paired:
-                by_index[index] = list(paired.values())
-    step = reference_row["step"] if reference_values == reference_row["by_seed"] else STEP  # that of the accuracy
-    outcomes = compare_rows([groups[index].row for index in by_index], list(by_index.values()), step, margin)
+                by_index[index] = paired
+    outcomes = compare_rows([groups[index].row for index in by_index], [*by_index.values()], reference_row, measure)
     return {index: outcome for index, outcome in zip(by_index, outcomes, strict=True) if outcome is not None}
 
 
@@ -91,7 +90,6 @@ def differences_against(
     Diverged runs and training on pooled data are left out. `methods` are the names of the groups' rows, `contexts` say
     which groups compare, and `values` of the `measure` has one for each seed, or None. Raises `ConfigError` if no group
     is of that method, if all of these diverged, or if one context has several of them."""
-    margin = MARGIN if is_share(measure) else 0.0
     references = _references(against, groups, methods, contexts)
     if not references:
         raise ConfigError(f"--against {short_repr(against)}: {_why_no_reference(against, groups, methods)}")
@@ -102,7 +100,7 @@ def differences_against(
             raise ConfigError(f"--against {short_repr(against)}: one setting has {listed(names)}; name one of them")
         rivals = [index for index, context in enumerate(contexts) if context == contexts[reference]]
         others = [index for index in rivals if index != reference and groups[index].row["method"] != POOLED]
-        differences |= _differences_from(groups, values, reference, others, margin)
+        differences |= _differences_from(groups, values, reference, others, measure)
     return differences
 
 

@@ -82,15 +82,6 @@ def different_keys(row: ResultRow, other: ResultRow) -> str:
         {key: value for key, value in keys.items() if key not in tuned and not key.startswith(apart)}
         for keys in (row["setting"], other["setting"])
     )
-    return _differences(ours, theirs)
-
-
-def different_settings(row: ResultRow, other: ResultRow) -> str:
-    """Return the keys in which the settings of two rows differ, with their values; empty if they do not."""
-    return _differences(setting_keys(row), setting_keys(other))
-
-
-def _differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     return listed(f"{key} ({ours.get(key, 'none')} against {theirs.get(key, 'none')})" for key in keys)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import expand_home
-from fedloom.core.text import counted
+from fedloom.core.text import BASELINE, counted
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.data_table import DataTable, frame
 from fedloom.results.fairness import fairness_table
@@ -21,7 +21,7 @@ from fedloom.results.result_tables import cost_table, target_table
 from fedloom.results.table import grouped, not_offered_notes, result_table
 from fedloom.results.table_notes import run_notes
 from fedloom.results.unseen_tables import left_out_table, newcomer_table
-from fedloom.results.verdict import BASELINE, verdict
+from fedloom.results.verdict import verdict
 from fedloom.runs.storage.finished_runs import STUDY_FILE, refuse_mixed_results, refuse_none, search_runs, tuned_notes
 from fedloom.runs.storage.run_data import RunData
 

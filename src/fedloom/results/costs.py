@@ -6,9 +6,9 @@ from math import isfinite
 from statistics import fmean
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.text import BASELINE
 from fedloom.results.comparability import same_setting
 from fedloom.results.group import Group, mean_std
-from fedloom.results.verdict import BASELINE
 from fedloom.runs.storage.log import curve, total_over_rounds
 from fedloom.runs.storage.run_data import RunData
 

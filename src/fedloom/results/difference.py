@@ -13,7 +13,7 @@ from math import isfinite, sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedloom.core.text import ALPHA, counted
+from fedloom.core.text import ALPHA, MARGIN, counted
 from fedloom.results.group import mean_std
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 DifferenceWord = Literal["ahead", "behind", "equivalent", "undecided", "too few seeds", "not finite"]
 LEVEL = 0.95
 MIN_SEEDS = 3
-MARGIN = 1.0  # points
 STEP = 1e-4  # the step of a share that is measured on 10,000 samples; in points it is 0.01
 SEED_STEPS = (5, 7, 10, 15, 20, 30)  # numbers of seeds that a forecast may name
 _POWER = 0.8  # chance of a decision at the forecast number of seeds
@@ -45,7 +44,8 @@ class Difference:
     - low, high: the 95 % t interval of the mean alone, uncorrected; None for one seed.
     - p: two-sided paired t test. adjusted: after correction over the `tested` of the `planned` methods of the family.
       equivalent_p: the larger p of two one-sided t tests of the margin, by Holm. None for fewer than three seeds.
-    - family: "primary", "exploratory" or "added later" in a study with a plan. notes: such as "at the ceiling"."""
+    - family: "primary", "exploratory" or "added later" in a study with a plan. notes: such as "at the ceiling".
+    - unplanned: the same comparison over all seeds, where there are more than planned; it changes no word."""
 
     values: tuple[float, ...]
     step: float
@@ -63,6 +63,7 @@ class Difference:
     tested: int = 0
     planned: int = 0
     notes: tuple[str, ...] = ()
+    unplanned: "Difference | None" = None
 
     @property
     def equivalent(self) -> bool:
@@ -73,7 +74,8 @@ class Difference:
     def word(self) -> DifferenceWord:
         """Return the only word that may be said about this difference."""
         if self.adjusted is None:
-            return "too few seeds" if all(map(isfinite, self.values)) else "not finite"
+            lacking: DifferenceWord = "too few seeds" if self.n < MIN_SEEDS else "undecided"
+            return lacking if all(map(isfinite, self.values)) else "not finite"
         if self.adjusted <= self.alpha:
             return "ahead" if self.mean > 0 else "behind"
         return "equivalent" if self.equivalent else "undecided"
@@ -95,10 +97,17 @@ class Difference:
     def verdict(self) -> str:
         """Return the word with what qualifies it: "undecided (needs about 7 seeds)"."""
         margin = f"{self.margin:g} point{'' if self.margin == 1 else 's'}"
+        if self.word == "undecided" and self.adjusted is None:
+            return "undecided (no look taken)"
         if self.word == "undecided":
             return f"undecided (needs {f'about {self.needs}' if self.needs else 'more than 30'} seeds)"
         within = f" within ±{margin}" if self.word == "equivalent" else f", by less than {margin}"
         return self.word + (within if self.equivalent else "")
+
+    @property
+    def unplanned_text(self) -> str:
+        """Return the verdict over all seeds, to follow that of the planned ones; empty if there are no more."""
+        return "" if self.unplanned is None else f"; unplanned look at {self.unplanned.n}: {self.unplanned.verdict}"
 
     def interval_text(self, scale: float = 1.0, decimals: int = 1) -> str:
         """Return the interval times `scale`, e.g. "-0.5 to +4.5"; a dash for one seed."""
@@ -115,12 +124,16 @@ class Difference:
         parts.append(f"{sum(value * self.mean > 0 for value in self.values)} of {counted(self.n, 'seed')}")
         if self.adjusted is not None:
             planned = f" of {self.planned}" if self.planned > self.tested else ""
-            parts.append(f"adjusted p {p_text(self.adjusted)} of {self.tested}{planned}{f' {self.family}'.rstrip()}")
-        notes = "; ".join(self.notes)
+            level = f" at level {p_text(self.alpha)}" if self.alpha != ALPHA else ""
+            of = f"{self.tested}{planned}{f' {self.family}'.rstrip()}"
+            parts.append(f"adjusted p {p_text(self.adjusted)} of {of}{level}")
+        notes = [*self.notes]
+        if self.unplanned is not None:
+            notes.append(f"unplanned look: {self.unplanned.verdict}, {self.unplanned.figures()}")
         flipped = self.sign_flip_p if self.n >= _CHECKED else None
         if self.p is not None and flipped is not None and (self.p < ALPHA) != (flipped < ALPHA):
-            notes = "; ".join(filter(None, (notes, "t test and sign-flip test disagree")))
-        return ", ".join(parts) + (f" ({notes})" if notes else "")
+            notes.append("t test and sign-flip test disagree")
+        return ", ".join(parts) + (f" ({'; '.join(notes)})" if notes else "")
 
     def checks_text(self) -> str:
         """Return the p of the t test alone and of the exact tests, which never decide; empty below three seeds."""

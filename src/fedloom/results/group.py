@@ -9,7 +9,7 @@ from typing import TypedDict
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import number_text, unit
 from fedloom.runs.storage.log import Row, main_protocol
-from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.run_data import Plan, RunData
 
 MAIN_PROTOCOL = "main_protocol"  # in the numbers of a run's views in further protocols
 
@@ -19,7 +19,7 @@ class ResultRow(TypedDict):
 
     label: str  # the row's name in its study; else the method, with the settings that distinguish it from other rows
     cell: tuple[str, str] | None  # its setting and row in its study; None for runs of no study, or of several
-    family: str  # "primary", "exploratory" or "added later" in a study with a plan; else empty
+    plan: Plan  # what its study fixed before it ran
     method: str
     preset: str
     protocol: str

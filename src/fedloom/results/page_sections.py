@@ -47,6 +47,7 @@ def progress(study: StudyPlan, ended: Outcome) -> PageSection:
     done, failed, remaining = ended.done.keys(), ended.failed.keys(), set(ended.remaining)
     summary = (
         f"{len(done)} of {counted(len(study.cells), 'cell')} done, {len(failed)} failed, {len(remaining)} not run yet"
+        + (f", {len(ended.spared)} spared because their rows are decided" if ended.spared else "")
     )
     groups: dict[str, list[Planned]] = {}
     for cell in study.cells:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from fedloom.core.errors import ConfigError, short_repr
-from fedloom.core.text import is_share, listed, seed_counts_text
+from fedloom.core.text import BASELINE, is_share, listed, seed_counts_text
 from fedloom.results.best_rows import differences_against
 from fedloom.results.comparability import panel_titles, row_names, same_runs, same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
@@ -23,7 +23,6 @@ from fedloom.results.group import (
 from fedloom.results.pairs import POOLED, family_note
 from fedloom.results.plots import palette
 from fedloom.results.table import grouped
-from fedloom.results.verdict import BASELINE
 from fedloom.runs.storage.log import curve
 from fedloom.runs.storage.run_data import RunData
 

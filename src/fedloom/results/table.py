@@ -13,7 +13,7 @@ from fedloom.results.comparability import OWN_COLUMNS, key_words, own_prefixes, 
 from fedloom.results.difference import STEP
 from fedloom.results.group import MAIN_PROTOCOL, Group, ResultRow, mean_std
 from fedloom.runs.storage.finished_runs import tuned_keys
-from fedloom.runs.storage.run_data import SECONDS, RunData, has_diverged
+from fedloom.runs.storage.run_data import SECONDS, Plan, RunData, has_diverged
 from fedloom.runs.storage.schemas import EXECUTION
 
 
@@ -236,7 +236,7 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
     row = ResultRow(
         label=label,
         cell=cell,
-        family=seed_runs[0].family if len({run.family for run in seed_runs}) == 1 else "added later",
+        plan=seed_runs[0].plan if len({run.plan.study for run in seed_runs}) == 1 else Plan(family="added later"),
         method=numbers[0]["method"],
         preset=numbers[0]["preset"],
         protocol=numbers[0]["protocol"],

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isclose
 from typing import TYPE_CHECKING
 
-from fedloom.core.text import counted, listed, plus_minus
+from fedloom.core.text import BASELINE, counted, listed, plus_minus
 from fedloom.results.comparability import context_numbers, different_keys, row_names, same_runs
 from fedloom.results.difference import MIN_SEEDS, Difference, best_of, rank_intervals, visible_effect
 from fedloom.results.group import ResultRow, mean_std
@@ -12,8 +12,6 @@ from fedloom.results.pairs import POOLED, paired_family
 
 if TYPE_CHECKING:  # a plan imports torch
     from fedloom.runs.studies.plan import StudyPlan
-
-BASELINE = "fedavg"
 
 
 def verdict(rows: Sequence[ResultRow]) -> str:
@@ -217,7 +215,7 @@ def _others(
         if outcome is not None:
             word = f"{outcome.word}{f' ({outcome.family})' if outcome.family else ''}"
             more = outcome.verdict.removeprefix(outcome.word).strip(" ,()")
-            gain = ", ".join(filter(None, (f"{100 * outcome.mean:+.1f}", more)))
+            gain = ", ".join(filter(None, (f"{100 * outcome.mean:+.1f}", more))) + outcome.unplanned_text
         by_word.setdefault(word, []).append(f"{_name(row, rows)} ({gain}{_unlike(row, reference, 'it differs')})")
     return "; ".join(f"{word}: {listed(names)}" for word, names in by_word.items())
 

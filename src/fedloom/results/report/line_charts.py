@@ -12,14 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-from fedloom.core.text import percent
+from fedloom.core.text import BASELINE, percent
 from fedloom.results.pairs import Paired, all_paired
 from fedloom.results.plot_values import ChartRow
 from fedloom.results.plots import drawing
 from fedloom.results.plots.drawing import inline
 from fedloom.results.plots.palette import Curve, Estimate, dash_number, shortened_names, tone_name
 from fedloom.results.report.markup import chart, grid, key, paragraph, shared_legend
-from fedloom.results.verdict import BASELINE
 
 
 @dataclass(frozen=True, slots=True)

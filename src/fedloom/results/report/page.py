@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedloom.core.text import listed, percent
+from fedloom.core.text import BASELINE, listed, percent
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.fairness import fairness_table
 from fedloom.results.group import Group, ResultRow
@@ -22,7 +22,7 @@ from fedloom.results.result_tables import results_table
 from fedloom.results.table import attack_words, grouped, not_offered_notes
 from fedloom.results.table_notes import run_notes
 from fedloom.results.unseen_tables import left_out_table, newcomer_table
-from fedloom.results.verdict import BASELINE, verdicts
+from fedloom.results.verdict import verdicts
 from fedloom.runs.storage.finished_runs import tuning_choices
 from fedloom.runs.storage.log import CALLBACK_SPLIT
 from fedloom.runs.storage.run_data import RunData

@@ -136,7 +136,7 @@ def _against(pair: Paired | None) -> str:
     # A difference that rounds to zero reads the same from both sides.
     points = f"{100 * pair.outcome.mean:+.1f}".replace("-0.0", "+0.0")
     family = f" ({pair.outcome.family})" if pair.outcome.family else ""
-    return words_cell(f"{points}, {pair.outcome.verdict}{family}")
+    return words_cell(f"{points}, {pair.outcome.verdict}{family}{pair.outcome.unplanned_text}")
 
 
 def _accuracy(mean: float, std: float | None) -> Markup:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.text import ACCURACY, Criterion, higher_is_better
+from fedloom.core.text import ACCURACY, MARGIN, Criterion, higher_is_better
 from fedloom.runs.storage import log
 from fedloom.runs.storage.run_folder import EVALUATIONS, RunFolder
 
@@ -28,11 +28,42 @@ _FILE = TypeAdapter(dict[str, dict[str, dict[str, _Numbers]]], config=ConfigDict
 SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
 
 
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """The outcome of a row in a protocol when a study looked at it, over its first `seeds`; word: or "diverged"."""
+
+    setting: str
+    row: str
+    protocol: str
+    seeds: list[int]
+    alpha: float
+    word: str
+    adjusted: float | None
+    equivalent_p: float | None
+    tested: int
+    planned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a study fixed about the comparisons of a row before it ran.
+    study: hash of the plan; empty without one. family: "primary", "exploratory", "added later", or empty. margin: of
+    equivalence, in points. seeds: the planned ones. sequential: whether seeds are added until the row is
+    decided; looks: then, by protocol, the last recorded look at it."""
+
+    study: str = ""
+    family: str = ""
+    margin: float = MARGIN
+    seeds: Sequence[int] = ()
+    sequential: bool = False
+    looks: Mapping[str, LookedAt] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class RunData:
     """A finished run as plain data. numbers, rows, config, scenario: the contents of summary.json, metrics.jsonl,
     config.yaml and scenario.json. folder: the run folder, None if the run was not kept on disk. cell: the names of the
-    setting and the row in the study that the run belongs to. family: its row's there, as planned; empty without a plan.
+    setting and the row in the study that the run belongs to. plan: what it fixed about the row's comparisons.
     client_details, drift_rounds: the contents of clients.json and drift.jsonl; None reads them when they are needed.
     memory: config, scenario and weights (`Memory` of a run) that the folder does not hold."""
 
@@ -42,7 +73,7 @@ class RunData:
     scenario: dict[str, Any]
     folder: Path | None = None
     cell: tuple[str, str] | None = field(default=None, compare=False)
-    family: str = field(default="", compare=False)
+    plan: Plan = field(default=Plan(), compare=False)
     client_details: ClientDetails | None = field(default=None, compare=False)
     drift_rounds: Sequence[log.DriftRound] | None = field(default=None, compare=False)
     memory: Any = field(default=None, repr=False, compare=False)
@@ -158,7 +189,8 @@ class RunData:
         dropped = newcomers | {"protocols", "not_offered"}
         numbers = {**{key: value for key, value in self.numbers.items() if key not in dropped}, **content}
         rows, details = rows + log.with_nan(numbers.pop("rows")), numbers.pop("client_details")
-        return replace(self, numbers=numbers, rows=rows, client_details=details)
+        plan = replace(self.plan, looks={})  # whose numbers are those of the training
+        return replace(self, numbers=numbers, rows=rows, client_details=details, plan=plan)
 
     def selected_rounds(self) -> list[int]:
         """The rounds whose tests count by `evaluation.select`: one, or the last ones, whose mean is reported."""

@@ -19,20 +19,23 @@ from fedloom.runs.studies.tuning import Choices
 
 @dataclass(slots=True)
 class Outcome:
-    """Outcome of cells, by name: the run folders of those `done`, the first line of the error of those `failed`, and
-    the `remaining` ones. `results` are by run folder; `cell_results` those of the finished cells, each with its names:
-    cells with equal configs share a run, and each has its result."""
+    """Outcome of cells, by name: the run folders of those `done`, the first line of the error of those `failed`, the
+    `remaining` ones, and those that are `spared`, because their row is decided. `results` are by run folder;
+    `cell_results` those of the finished cells, each with its names: cells with equal configs share a run, and each has
+    its result."""
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     remaining: list[str] = field(default_factory=list)
+    spared: list[str] = field(default_factory=list)
     results: dict[str, RunData] = field(default_factory=dict, repr=False)
     cell_results: list[RunData] = field(default_factory=list, repr=False)
 
 
 def outcome(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
     """Return the outcome of the cells of `study` so far, as their run folders in `study_folder` show it."""
-    outcome_so_far, choices, families = Outcome(), Choices(study, study_folder), study_folder.families()
+    outcome_so_far, choices, plans = Outcome(), Choices(study, study_folder), study_folder.plans()
+    spared = study_folder.spared(study)
     for cell in cells:
         tuned, error = choices.of(cell)
         if tuned is not None:
@@ -40,11 +43,13 @@ def outcome(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) 
         if tuned is not None and tuned.folder in outcome_so_far.results:
             if cell.name not in outcome_so_far.done:
                 outcome_so_far.cell_results.append(
-                    replace(outcome_so_far.results[tuned.folder], cell=cell.row, family=families[cell.group])
+                    replace(outcome_so_far.results[tuned.folder], cell=cell.row, plan=plans[cell.group])
                 )
             outcome_so_far.done[cell.name] = tuned.folder
         elif error:
             outcome_so_far.failed[cell.name] = error.partition("\n")[0]
+        elif cell.name in spared:
+            outcome_so_far.spared.append(cell.name)
         else:
             outcome_so_far.remaining.append(cell.name)
     return outcome_so_far
@@ -124,12 +129,12 @@ def _as_cells(collected: finished_runs.CollectedRuns) -> None:
         for result in results:
             by_fingerprint.setdefault(str(result.numbers.get("fingerprint", "")), []).append(result)
         study_folder = StudyFolder(folder)
-        choices, families = Choices(study, study_folder), study_folder.families()
+        choices, plans = Choices(study, study_folder), study_folder.plans()
         tuned = ((cell, choices.of(cell)[0]) for cell in study.cells)
         pairs = {(cell.row, chosen.config.fingerprint()): cell.group for cell, chosen in tuned if chosen is not None}
         for (row, fingerprint), group in pairs.items():
             of_row = by_fingerprint.get(fingerprint, [])
-            collected.results += [replace(run, cell=row, family=families[group]) for run in of_row]
+            collected.results += [replace(run, cell=row, plan=plans[group]) for run in of_row]
         why = "no cell of its study has this config; --allow-mixed joins it"
         known = {fingerprint for _, fingerprint in pairs}
         strays = [result for fingerprint, same in by_fingerprint.items() if fingerprint not in known for result in same]

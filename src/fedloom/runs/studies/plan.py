@@ -11,6 +11,7 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError, DataError, short_repr, suggest_name
 from fedloom.core.files import read_yaml
+from fedloom.core.text import BASELINE, MARGIN
 from fedloom.data import SOURCES
 from fedloom.data.newcomers import domain_names
 from fedloom.data.sources.source import configure_source
@@ -21,7 +22,7 @@ from fedloom.runs.config.reference import find_config
 from fedloom.runs.config.run_config import RunConfig, load
 from fedloom.runs.storage.run_folder import folder_name
 from fedloom.runs.storage.schemas import changes_numbers
-from fedloom.runs.studies.search_space import OF_STUDIES, StudyKeys, plain_space, tried_in
+from fedloom.runs.studies.search_space import OF_STUDIES, StudyKeys, UntilDecided, plain_space, tried_in
 
 
 def without_each_domain(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -129,6 +130,22 @@ class StudyPlan:
         names = {True: "primary", False: "exploratory" if primary else ""}
         return {cell.group: names[cell.method in primary] for cell in self.cells}
 
+    @property
+    def margin(self) -> float:
+        """The equivalence margin, in points."""
+        return float(self.values.get("margin", MARGIN))
+
+    @property
+    def looks(self) -> dict[int, float]:
+        """The numbers of seeds at which rows are judged, each with its alpha; empty if the seeds are fixed."""
+        seeds = self.values.get("seeds")
+        return UntilDecided(**seeds).looks if isinstance(seeds, dict) else {}
+
+    def numbered(self) -> dict[str, int]:
+        """Return the position of each cell, by name, among the seeds of its row."""
+        firsts = {cell.group: cell.config.seed for cell in reversed(self.cells)}
+        return {cell.name: cell.config.seed - firsts[cell.group] for cell in self.cells}
+
     def holds(self, subset: "StudyPlan") -> bool:
         """Whether all cells of another study are cells of this one, tuned in the same way."""
         # a grown study keeps its finished cells only if their tuning would choose the same values
@@ -184,9 +201,22 @@ def parse_study(values: Mapping[str, Any], folder: Path = Path()) -> StudyPlan:
         why = "no cell is left; need a setting that does not leave out all methods"
         raise ConfigError(f"settings = {short_repr(list(settings))}: {why}")
     _refuse_namesakes(cells)
+    for name in keys.primary:  # only now, because an unknown key is the likelier mistake
+        if name not in keys.methods:
+            raise ConfigError(f"primary = {name!r}: no method of the study; {suggest_name(name, [*keys.methods])}")
     complete: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
     complete |= {"primary": list(keys.primary)} if keys.primary else {}
-    complete |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
+    complete |= {"margin": keys.margin} if keys.margin != MARGIN else {}
+    match keys.seeds:
+        case UntilDecided() as adding:
+            complete["seeds"] = adding.model_dump()
+            compared = {cell.setting for cell in cells if cell.config.method == BASELINE}
+            if alone := [cell.setting for cell in cells if cell.setting not in compared]:
+                setting = f" in the setting {alone[0]}" if alone[0] else ""
+                why = f"rows are compared with {BASELINE}, which is not among the methods{setting}; add it"
+                raise ConfigError(f"seeds = {short_repr(complete['seeds'])}: {why}, or give a number of seeds")
+        case tuple() | int():
+            complete["seeds"] = keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)
     tuning = {"tune": plain_space(keys.tune), "tries": keys.tries, "trials": dict(keys.trials)}
     complete |= {key: value for key, value in tuning.items() if value}
     tried = tried_in(keys.tune, keys.tries)
@@ -203,7 +233,7 @@ def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
         }
         for kind in ("settings", "methods")
     }
-    return {key: value for key, value in values.items() if key != "primary"} | blocks
+    return {key: value for key, value in values.items() if key not in ("primary", "margin")} | blocks
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
@@ -235,7 +265,7 @@ def _over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
     cells = []
-    seeds = keys.seeds if keys.seeds is None or isinstance(keys.seeds, int) else list(keys.seeds)
+    seeds = keys.seeds.most if isinstance(keys.seeds, UntilDecided) else keys.seeds
     left_out, labels = block.get("without", []), list(keys.methods)
     if not isinstance(left_out, list) or not all(label in labels for label in left_out):
         raise ConfigError(f"without = {short_repr(left_out)}: need a list of methods of the study")

@@ -15,8 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.core.text import flat
+from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.text import ALPHA, MARGIN, flat
 from fedloom.runs.config.keys import MAX_TRIES, built, refuse_many
 from fedloom.runs.config.sections import Section
 
@@ -146,9 +146,26 @@ def _value(dimension: tuple[Any, ...] | Range, drawn: Any) -> Any:
 
 
 # All other keys belong to a config.
-OF_STUDIES = ("config", "settings", "methods", "primary", "seeds", "leave_out", "tune", "tries", "trials")
+OF_STUDIES = ("config", "settings", "methods", "primary", "margin", "seeds", "leave_out", "tune", "tries", "trials")
 _MOST_SEEDS = 10_000  # a larger count is probably meant as a seed
 _OF_CELLS = ("seed", "method", "preset")
+
+
+_LOOKS, _LOOK_ALPHA = (3, 5, 7, 10), 0.01
+
+
+class UntilDecided(Section):
+    """Seeds that are added until the rule decides about a row, at most `most`. The rows are looked at with 3, 5, 7 and
+    10 seeds."""
+
+    until: Literal["decided"]
+    most: Literal[5, 7, 10] = 10
+
+    @property
+    def looks(self) -> dict[int, float]:
+        """The chance of a false word at each number of seeds: .01, and at the last look what is left of .05."""
+        counts = [count for count in _LOOKS if count <= self.most]
+        return dict.fromkeys(counts, _LOOK_ALPHA) | {self.most: round(ALPHA - _LOOK_ALPHA * (len(counts) - 1), 3)}
 
 
 class StudyKeys(Section):
@@ -161,7 +178,9 @@ class StudyKeys(Section):
         methods: names, or labels with keys (`method`, `preset`, options) on top.
         primary: the few methods whose comparisons the study is made for, by label. They are corrected apart from the
             others; five at most are advisable. Fixed once the study's folder exists.
-        seeds: seeds, or their number, counted from `seed`.
+        margin: the equivalence margin, in points; 0 calls nothing equivalent. Fixed once the study's folder exists.
+        seeds: seeds, or their number, counted from `seed`; or {until: decided, most: 10}, which adds seeds until a row
+            is decided.
         leave_out: "domain" makes a setting for each domain of the source, whose runs train without it and are tested on
             it.
         tune: keys with values that every method tries, or with a range, from which every method tries `tries` points.
@@ -171,7 +190,8 @@ class StudyKeys(Section):
     settings: dict[str, dict[str, Any]] = Field(default={"": {}})
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     primary: tuple[str, ...] = ()
-    seeds: int | tuple[int, ...] | None = None
+    margin: float = Field(MARGIN, ge=0, le=100)
+    seeds: int | tuple[int, ...] | UntilDecided | None = None
     leave_out: Literal["domain"] | None = None
     tune: Space = Field(default_factory=dict)
     tries: int | None = Field(None, ge=1, le=MAX_TRIES)
@@ -188,6 +208,8 @@ class StudyKeys(Section):
     @field_validator("seeds", mode="wrap")
     @classmethod
     def _seeds(cls, value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        if isinstance(value, Mapping):
+            return built(UntilDecided, value, "seeds")
         try:
             seeds = read(value)
         except ValidationError:
@@ -205,9 +227,7 @@ class StudyKeys(Section):
 
     @model_validator(mode="after")
     def _tries(self) -> "StudyKeys":
-        for name in without_repeats("primary", self.primary):
-            if name not in self.methods:
-                raise ConfigError(f"primary = {name!r}: no method of the study; {suggest_name(name, [*self.methods])}")
+        without_repeats("primary", self.primary)
         ranges = [key for key, tried in self.tune.items() if isinstance(tried, Range)]
         if ranges and self.tries is None:
             raise ConfigError(f"tune.{ranges[0]} is a range: say with tries how many points every method tries")

@@ -1,33 +1,37 @@
 """A study on disk, shared by processes and machines.
 
 .fedloom (the mark) · study.yaml (the whole study) · families.json (which rows are compared together, as planned before
-the first run) · a run folder for each cell · NAME.error.txt for each cell that failed · trials/ (run folders of the
-tuning, and its choices) · .locks/."""
+the first run) · looks.json (the words at each number of seeds, where seeds are added) · a run folder for each cell ·
+NAME.error.txt for each cell that failed · trials/ (run folders of the tuning, and its choices) · .locks/."""
 
 import contextlib
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_digest, json_text, parse_json, parse_yaml, write_atomic
-from fedloom.core.text import ALPHA
+from fedloom.core.text import ALPHA, MARGIN
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage import folders
 from fedloom.runs.storage.finished_runs import TRIALS, version_of
-from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.run_data import LookedAt, Plan, RunData
 from fedloom.runs.storage.schemas import difference
 from fedloom.runs.studies.plan import StudyPlan, parse_study, relevant
 
 STUDY = "study.yaml"
-FAMILIES = "families.json"
+FAMILIES, LOOKS = "families.json", "looks.json"
+_LOOKS = TypeAdapter(list[LookedAt])
 LOCKS = ".locks"
 COPIES = ".copies"  # unfinished copies of killed processes; the next copy of the same cell clears it
-State = Literal["done", "failed", "under way", "begun", "left"]
+State = Literal["done", "failed", "under way", "begun", "left", "spared"]
 _ERROR = ".error.txt"
 _LONGEST = 1 << 20  # characters of a study with all its configs
 _WAIT = 30.0  # seconds until another process has marked the folder
@@ -46,11 +50,10 @@ class StudyFolder:
         if existing is not None and not (existing.holds(study) or study.holds(existing)):
             how = difference(relevant(existing.values), relevant(study.values)) or "made by another version of fedloom"
             raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
-        primary, planned = (plan and plan.values.get("primary", []) for plan in (study, existing))
-        if planned is not None and primary != planned:
-            raise RunFolderError(
-                f"primary = {primary}: {self.path} was planned with {planned}, before it ran; choose another --out"
-            )
+        for key, planned in _fixed(existing or study).items():
+            if (wanted := _fixed(study)[key]) != planned:
+                why = f"{self.path} was planned with {planned}, before it ran; choose another --out"
+                raise RunFolderError(f"{key} = {wanted}: {why}")
 
     def claim(self, study: StudyPlan) -> None:
         """Create and mark the folder for this study, or for more cells of the study there. Raises as `check`."""
@@ -61,24 +64,62 @@ class StudyFolder:
                 folders.claim(self.path, "study")
                 existing = read(self.path)
                 folders_of = [{cell.folder for cell in plan.cells} for plan in (existing, study) if plan]
-                renamed = existing and folders_of[0] == folders_of[1] and {*existing.families} == {*self.families()}
+                renamed = existing and folders_of[0] == folders_of[1] and {*existing.families} == {*self.plans()}
                 if renamed or not (self.path / FAMILIES).exists():
                     planned = existing if existing and not renamed else study
                     write_atomic(self.path / FAMILIES, json_text(_record(planned)))
                 if existing is None or (existing.values != study.values and study.holds(existing)):  # grown, or renamed
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
 
-    def families(self) -> Mapping[str, str]:
-        """The planned family of each row, by its name; "added later" for other names, and empty without a record."""
-        path = self.path / FAMILIES
+    def plans(self) -> Mapping[str, Plan]:
+        """What was planned for the comparisons of each row, by its name, with the last looks at it. Other names are
+        "added later"; without a record, nothing was planned."""
+        path, looks = self.path / FAMILIES, self.looks()
         try:
             record = parse_json(path.read_text(encoding="utf-8"))
-            by_row = {member: family["name"] for family in record["families"] for member in family["members"]}
-            return defaultdict(lambda: "added later", by_row)
+            added = Plan(record["sha256"], "added later", record.get("margin", MARGIN))
+            plans = defaultdict(lambda: added)
+            for family in record["families"]:
+                planned = replace(added, family=family["name"], seeds=record["seeds"], sequential="looks" in record)
+                for row in family["members"]:
+                    plans[row] = replace(planned, looks={look.protocol: look for look in looks if look.row == row})
+            return plans
         except FileNotFoundError:
-            return defaultdict(str)
+            return defaultdict(Plan)
         except (ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{path}: damaged ({error!r}); restore it from a copy of the folder") from None
+
+    def looks(self) -> list[LookedAt]:
+        """The looks at rows of a study that adds seeds until they are decided, in their order."""
+        path = self.path / LOOKS
+        try:
+            return _LOOKS.validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            why = " ".join(str(error).split())
+            raise RunFolderError(f"{path}: damaged ({why}); restore it from a copy of the folder") from None
+
+    def record_looks(self, looks: Sequence[LookedAt]) -> None:
+        """Record looks, unless another process has done so."""
+        with self.locked():
+            recorded = self.looks()
+            known = {(look.row, look.protocol, *look.seeds) for look in recorded}
+            recorded += [look for look in looks if (look.row, look.protocol, *look.seeds) not in known]
+            write_atomic(self.path / LOOKS, _LOOKS.dump_json(recorded, indent=1).decode())
+
+    def spared(self, study: StudyPlan) -> set[str]:
+        """The cells whose row stopped with fewer seeds, because it is decided in all its protocols, or diverged."""
+        last: dict[str, dict[str, LookedAt]] = {}
+        for look in self.looks() if study.looks else ():
+            last.setdefault(look.row, {})[look.protocol] = look
+        stops = {
+            row: max(len(look.seeds) for look in of.values())
+            for row, of in last.items()
+            if not {look.word for look in of.values()} & {"undecided", "baseline"}
+        }
+        numbers = study.numbered()
+        return {cell.name for cell in study.cells if numbers[cell.name] >= stops.get(cell.group, math.inf)}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -180,13 +221,20 @@ class StudyFolder:
         return cell.with_name(f"{cell.name}{_ERROR}")
 
 
+def _fixed(study: StudyPlan) -> dict[str, Any]:
+    """Return what a study fixes about its comparisons before it runs; a number of seeds may grow."""
+    seeds = study.values["seeds"] if study.looks else "a number or a list"
+    return {"primary": study.values.get("primary", []), "margin": study.margin, "seeds": seeds}
+
+
 def _record(study: StudyPlan) -> dict[str, Any]:
-    """Return the planned families of a study: members, alpha, seeds, and a hash of it all."""
+    """Return the plan of a study's comparisons: families with members and alpha, margin, seeds, and a hash of it."""
     members: dict[str, list[str]] = {}
     for group, name in study.families.items():
         members.setdefault(name, []).append(group)
     families = [{"name": name, "alpha": ALPHA, "members": groups} for name, groups in members.items()]
-    record = {"families": families, "seeds": sorted({cell.config.seed for cell in study.cells})}
+    record = {"families": families, "margin": study.margin, "seeds": sorted({cell.config.seed for cell in study.cells})}
+    record |= {"looks": study.looks} if study.looks else {}
     return record | {"sha256": json_digest(record)}
 
 

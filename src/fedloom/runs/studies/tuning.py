@@ -176,10 +176,12 @@ def job_states(
     study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell], jobs: Sequence[Job]
 ) -> tuple[dict[str, State], dict[str, State]]:
     """Return how far the trials among `jobs` are, and how far `cells` are, both by name. Nothing is written."""
-    choices, states = Choices(study, study_folder), dict[str, State]()
+    choices, states, spared = Choices(study, study_folder), dict[str, State](), study_folder.spared(study)
     for cell in cells:
         tuned, why = choices.of(cell)
         states[cell.name] = study_folder.state(tuned.folder, tuned.config) if tuned else "failed" if why else "left"
+        if states[cell.name] == "left" and cell.name in spared:
+            states[cell.name] = "spared"
     trials = {job.name: study_folder.state(job.folder, job.config) for job in jobs if isinstance(job, Trial)}
     return trials, states
 
