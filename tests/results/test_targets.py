@@ -11,7 +11,7 @@ from fedloom.core.files import json_text
 from fedloom.results.comparison import Comparison
 from fedloom.results.costs import reached, reached_mean
 from fedloom.results.group import ResultRow, client_accuracies, worst
-from fedloom.results.pairs import Paired, all_paired, paired_family
+from fedloom.results.pairs import Paired, all_paired
 from fedloom.results.result import Result
 from fedloom.results.table import result_table
 from fedloom.runs.storage.log import Row
@@ -74,7 +74,7 @@ def rows(make_result: MakeResult, ours: dict[int, float], theirs: dict[int, floa
 
 
 def alone(row: ResultRow, reference: ResultRow) -> Paired:
-    (pair,) = paired_family([row], reference)
+    (pair,) = all_paired([row, reference], "fedavg")
     return pair
 
 
@@ -112,7 +112,7 @@ def test_methods_compared_with_one_row_are_a_family(make_result: MakeResult) -> 
 
 def test_rows_without_a_common_seed_are_not_paired(make_result: MakeResult) -> None:
     ours, theirs = rows(make_result, {0: 0.8}, {1: 0.7})
-    assert paired_family([ours], theirs) == []
+    assert all_paired([ours, theirs], "fedavg") == []
 
 
 def test_rows_of_other_settings_are_not_paired_but_rates_may_differ(make_result: MakeResult) -> None:

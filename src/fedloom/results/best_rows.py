@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import listed, seeds_text
 from fedloom.results.comparability import run_identity, same_runs
-from fedloom.results.difference import STEP, Difference, best_of, paired_differences, rank_intervals
+from fedloom.results.difference import STEP, Difference, best_of, rank_intervals
 from fedloom.results.group import Group
 from fedloom.results.pairs import POOLED, compare_rows
 
@@ -52,31 +52,6 @@ def _ranks(
         yield {index: intervals[run_identity(row)] for index, row, _ in members}
 
 
-def _differences_from(
-    groups: Sequence[Group],
-    values: Sequence[Sequence[float] | None],
-    reference: int,
-    others: Sequence[int],
-    measure: str,
-) -> dict[int, Difference]:
-    """Compare the groups of the indices `others` with the `reference`, seed by seed and as one family; by index.
-
-    Left out are groups without common seeds or `values` (one for each seed), and the reference's own runs under another
-    name."""
-    reference_values, reference_row = values[reference], groups[reference].row
-    by_index: dict[int, dict[int, float] | None] = {}
-    for index in others:
-        own_values, row = values[index], groups[index].row
-        if row["diverged"]:
-            by_index[index] = None
-        elif own_values is not None and reference_values is not None and not same_runs(row, reference_row):
-            paired = paired_differences(row["seeds"], own_values, reference_row["seeds"], reference_values)
-            if paired:
-                by_index[index] = paired
-    outcomes = compare_rows([groups[index].row for index in by_index], [*by_index.values()], reference_row, measure)
-    return {index: outcome for index, outcome in zip(by_index, outcomes, strict=True) if outcome is not None}
-
-
 def differences_against(
     against: str,
     groups: Sequence[Group],
@@ -98,9 +73,17 @@ def differences_against(
         names = [methods[other] for other in references if contexts[other] == contexts[reference]]
         if len(names) > 1:
             raise ConfigError(f"--against {short_repr(against)}: one setting has {listed(names)}; name one of them")
-        rivals = [index for index, context in enumerate(contexts) if context == contexts[reference]]
-        others = [index for index in rivals if index != reference and groups[index].row["method"] != POOLED]
-        differences |= _differences_from(groups, values, reference, others, measure)
+        row = groups[reference].row
+        others = [
+            index
+            for index, group in enumerate(groups)
+            if contexts[index] == contexts[reference]
+            and group.row["method"] != POOLED
+            and not same_runs(group.row, row)
+        ]
+        of_others = [groups[index].row for index in others], row, measure, [values[index] for index in others]
+        outcomes = zip(others, compare_rows(*of_others, values[reference]), strict=True)
+        differences |= {index: outcome for index, outcome in outcomes if outcome is not None}
     return differences
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fedloom.core.text import BASELINE
 from fedloom.results.comparability import context_numbers, same_runs
-from fedloom.results.pairs import POOLED, paired_family
+from fedloom.results.pairs import POOLED, compare_rows
 from fedloom.results.table import result_table
 from fedloom.runs.storage.run_data import LookedAt, Plan
 from fedloom.runs.studies.outcome import outcome
@@ -75,13 +75,12 @@ def _looks(study: StudyPlan, folder: StudyFolder, setting: str, ran: Sequence[Ce
             and not same_runs(row, reference)
         ]
         alpha = study.looks[count]
-        outcomes = {pair.label: pair.outcome for pair in paired_family(family, reference, alpha, count)}
-        for row in (reference, *family):
+        outcomes = compare_rows(family, reference, alpha=alpha, least=count)
+        looks.append(LookedAt(setting, names[reference["label"]], reference["protocol"], seeds, alpha, "baseline"))
+        for row, of in zip(family, outcomes, strict=True):
             at = setting, names[row["label"]], row["protocol"], seeds, alpha
-            if row is reference:
-                looks.append(LookedAt(*at, "baseline", None, None, 0, 0))
-            elif said[row["label"]] == "undecided" and (row["diverged"] or reference["diverged"]):
-                looks.append(LookedAt(*at, "diverged", None, None, 0, 0))
-            elif (of := outcomes.get(row["label"])) is not None:
+            if said[row["label"]] == "undecided" and (row["diverged"] or reference["diverged"]):
+                looks.append(LookedAt(*at, "diverged"))
+            elif of is not None:
                 looks.append(LookedAt(*at, of.word, of.adjusted, of.equivalent_p, of.tested, of.planned))
     return looks

@@ -36,62 +36,61 @@ class Paired:
         return f"{self.label} against {self.reference}: {line}{checks}{skipped}{unlike}"
 
 
-def paired_family(
-    rows: Sequence[ResultRow], reference: ResultRow, alpha: float = ALPHA, least: int = 0
-) -> list[Paired]:
-    """Compare comparable rows with one reference; left out are rows without a common seed and, counted, diverged ones
-    and those with fewer than `least` common seeds. Each family that a study has planned is corrected alone.
-
-    alpha: chance of a false word in a family."""
-    compared = [
-        (row, by_seed)
-        for row in rows
-        if (by_seed := paired_differences(row["seeds"], row["by_seed"], reference["seeds"], reference["by_seed"]))
-    ]
-    lost = reference["diverged"]
-    differences = [None if lost or row["diverged"] or len(by_seed) < least else by_seed for row, by_seed in compared]
-    pairs = []
-    outcomes = compare_rows([row for row, _ in compared], differences, reference, "accuracy", alpha)
-    for (row, by_seed), outcome in zip(compared, outcomes, strict=True):
-        if outcome is not None:
-            seeds = [*_planned(row, by_seed)]
-            if _at_the_ceiling(seeds, row, reference):
-                outcome = replace(outcome, notes=(*outcome.notes, "at the ceiling"))
-            left_out, unlike = sorted({*row["seeds"]} ^ {*reference["seeds"]}), different_keys(row, reference)
-            pairs.append(Paired(row["label"], reference["label"], seeds, outcome, left_out, unlike))
-    return pairs
-
-
 def compare_rows(
     rows: Sequence[ResultRow],
-    differences: Sequence[Mapping[int, float] | None],
     reference: ResultRow,
-    measure: str,
+    measure: str = "accuracy",
+    values: Sequence[Sequence[float] | None] | None = None,
+    reference_values: Sequence[float] | None = None,
+    *,
     alpha: float = ALPHA,
+    least: int = 1,
 ) -> list[Difference | None]:
-    """Judge the differences of rows from one reference in a `measure`, family by family; equal runs of two names count
-    once.
+    """Judge comparable rows against a reference, seed by seed and family by family; equal runs of two names count once.
 
     A study's words are those of its planned seeds: more seeds give an unplanned look, which changes none. Where seeds
-    are added until rows are decided, they are those of the last recorded look. differences: by seed; None for a row
-    that cannot be tested, which is counted. alpha: as for `compare_family`."""
-    planned = [None if values is None else _planned(row, values) for row, values in zip(rows, differences, strict=True)]
+    are added until rows are decided, they are those of the last recorded look.
+
+    Args:
+        rows: rows of the reference's setting and protocol.
+        reference: the row that they are compared with.
+        measure: name of the measure.
+        values: of each row the values of the measure, in the order of its seeds, or None; the accuracies if left out.
+        reference_values: those of the reference.
+        alpha: chance of a false word in a family.
+        least: rows with fewer common seeds are not tested, but counted.
+
+    Returns None for rows without common seeds and, counted, for diverged ones."""
+    theirs = reference["by_seed"] if reference_values is None else reference_values
+    differences: list[dict[int, float] | None] = []
+    for row, ours in zip(rows, values or [row["by_seed"] for row in rows], strict=True):
+        by_seed = paired_differences(row["seeds"], ours, reference["seeds"], theirs) if ours is not None else {}
+        lost = reference["diverged"] or row["diverged"] or 0 < len(by_seed) < least
+        differences.append(None if lost else by_seed)
+    planned = [
+        None if by_seed is None else _planned(row, by_seed) for row, by_seed in zip(rows, differences, strict=True)
+    ]
     families = [row["plan"].family if row["plan"].study == reference["plan"].study else "added later" for row in rows]
+    keys = [(family, run_identity(row)) for family, row in zip(families, rows, strict=True)]
     step = reference["step"] if measure == "accuracy" else STEP
     how: dict[str, Any] = {"margin": reference["plan"].margin if is_share(measure) else 0.0, "alpha": alpha}
-    outcomes = _by_family(rows, families, planned, step, how)
-    every = outcomes if planned == differences else _by_family(rows, families, differences, step, how)
+    outcomes = _by_family(keys, planned, step, how)
+    every = outcomes if planned == differences else _by_family(keys, differences, step, how)
     has_looks = measure == "accuracy" and reference["method"] == BASELINE
     for k, (row, outcome, more) in enumerate(zip(rows, outcomes, every, strict=True)):
-        plan, later = row["plan"], more if more and outcome and more.n > outcome.n else None
-        if outcome is not None and plan.sequential and plan.study == reference["plan"].study:
+        plan, seeds = row["plan"], planned[k] or {}
+        if outcome is None or more is None:
+            continue
+        notes = ["at the ceiling"] if measure == "accuracy" and _at_the_ceiling(seeds, row, reference) else []
+        if plan.sequential and plan.study == reference["plan"].study:
             look = plan.looks.get(row["protocol"]) if has_looks else None
             numbers: dict[str, Any] = {key: getattr(look, key, None) for key in _OF_A_LOOK}
-            outcomes[k] = replace(outcome, **numbers, alpha=alpha if look is None else look.alpha)
-        elif outcome is not None:
-            missing = len({*plan.seeds} - {*(planned[k] or ())})
-            notes = (f"{missing} of {counted(len(plan.seeds), 'planned seed')} missing",) if missing else ()
-            outcomes[k] = replace(outcome, notes=notes, unplanned=later)
+            outcome = replace(outcome, **numbers, alpha=alpha if look is None else look.alpha)
+        else:
+            missing = len({*plan.seeds} - seeds.keys())
+            notes += [f"{missing} of {counted(len(plan.seeds), 'planned seed')} missing"] if missing else []
+            outcome = replace(outcome, unplanned=more if more.n > outcome.n else None)
+        outcomes[k] = replace(outcome, notes=tuple(notes))
     return outcomes
 
 
@@ -105,22 +104,24 @@ def _planned(row: ResultRow, values: Mapping[int, float]) -> Mapping[int, float]
 
 
 def _by_family(
-    rows: Sequence[ResultRow],
-    families: Sequence[str],
+    keys: Sequence[tuple[str, Hashable]],
     differences: Sequence[Mapping[int, float] | None],
     step: float,
     how: Mapping[str, Any],
 ) -> list[Difference | None]:
-    by_family: dict[str, dict[Hashable, Mapping[int, float] | None]] = {}
-    keys = [(family, run_identity(row)) for family, row in zip(families, rows, strict=True)]
-    for (family, run), values in zip(keys, differences, strict=True):
-        by_family.setdefault(family, {})[run] = values
+    """Judge each family alone; keys: of each row its family and its runs."""
     judged: dict[tuple[str, Hashable], Difference] = {}
-    for family, by_run in by_family.items():
-        tested = {run: [*values.values()] for run, values in by_run.items() if values is not None}
+    for family in dict.fromkeys(family for family, _ in keys):
+        by_run = {
+            key: values
+            for key, values in zip(keys, differences, strict=True)
+            if key[0] == family and (values is None or values)
+        }
+        tested = {key: [*values.values()] for key, values in by_run.items() if values}
         absent = len(by_run) - len(tested)
-        outcomes = compare_family([*tested.values()], step, absent=absent, family=family, **how)
-        judged |= {(family, run): outcome for run, outcome in zip(tested, outcomes, strict=True)}
+        judged |= zip(
+            tested, compare_family([*tested.values()], step, absent=absent, family=family, **how), strict=True
+        )
     return [judged.get(key) for key in keys]
 
 
@@ -136,15 +137,19 @@ def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
             continue
         if any(same_runs(reference, rows[earlier]) for earlier in range(index) if contexts[earlier] == contexts[index]):
             continue
-        family = {
-            position: row
+        family = [
+            (position, row)
             for position, row in enumerate(rows)
             if contexts[position] == contexts[index] and row["method"] != POOLED and not same_runs(row, reference)
-        }
-        compared = iter(paired_family(list(family.values()), reference))
-        for position, row in family.items():
-            if {*row["seeds"]} & {*reference["seeds"]} and not row["diverged"]:
-                pairs[position, index] = next(compared)
+        ]
+        for (position, row), outcome in zip(family, compare_rows([row for _, row in family], reference), strict=True):
+            if outcome is not None:
+                ours, theirs = {*row["seeds"]}, {*reference["seeds"]}
+                seeds = [*_planned(row, dict.fromkeys(sorted(ours & theirs), 0.0))]
+                unlike = different_keys(row, reference)
+                pairs[position, index] = Paired(
+                    row["label"], reference["label"], seeds, outcome, sorted(ours ^ theirs), unlike
+                )
     return [pairs[key] for key in sorted(pairs)]
 
 

@@ -8,7 +8,7 @@ from fedloom.core.text import BASELINE, counted, listed, plus_minus
 from fedloom.results.comparability import context_numbers, different_keys, row_names, same_runs
 from fedloom.results.difference import MIN_SEEDS, Difference, best_of, rank_intervals, visible_effect
 from fedloom.results.group import ResultRow, mean_std
-from fedloom.results.pairs import POOLED, paired_family
+from fedloom.results.pairs import POOLED, compare_rows
 
 if TYPE_CHECKING:  # a plan imports torch
     from fedloom.runs.studies.plan import StudyPlan
@@ -134,7 +134,7 @@ def _sentence(rows: Sequence[ResultRow], diverged: Sequence[ResultRow]) -> str:
         return highest + _among_all(rows)
     leader, reference = (others[0], others[1]) if baseline is None else (others[0], baseline)
     further = [row for row in others if row is not leader and row is not reference]
-    outcomes = _outcomes([leader, *further], reference, diverged)
+    outcomes = compare_rows([leader, *further, *diverged], reference)[: 1 + len(further)]
     first = f"{highest if further else ''}{_compared(leader, reference, rows, outcomes[0])}"
     return "; ".join(filter(None, (first, _others(further, outcomes[1:], reference, rows))))
 
@@ -165,15 +165,6 @@ def _highest(rows: Sequence[ResultRow]) -> ResultRow | None:
         return None
     first, second = sorted(rows, key=lambda row: -row["accuracy"])[:2]
     return None if isclose(first["accuracy"], second["accuracy"], rel_tol=1e-9) else first
-
-
-def _outcomes(
-    family: Sequence[ResultRow], reference: ResultRow, diverged: Sequence[ResultRow]
-) -> list[Difference | None]:
-    """Compare the family with the reference; None for a row that has no seed in common with it."""
-    common = [bool(set(row["seeds"]) & set(reference["seeds"])) for row in family]
-    compared = iter(paired_family([*family, *diverged], reference))
-    return [next(compared).outcome if has_common_seeds else None for has_common_seeds in common]
 
 
 def _compared(leader: ResultRow, reference: ResultRow, rows: Sequence[ResultRow], outcome: Difference | None) -> str:

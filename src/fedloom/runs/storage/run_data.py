@@ -38,10 +38,10 @@ class LookedAt:
     seeds: list[int]
     alpha: float
     word: str
-    adjusted: float | None
-    equivalent_p: float | None
-    tested: int
-    planned: int
+    adjusted: float | None = None
+    equivalent_p: float | None = None
+    tested: int = 0
+    planned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
