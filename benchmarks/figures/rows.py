@@ -6,8 +6,8 @@ from typing import Any
 from benchmarks.figures import probes, round_probes
 from fedloom.papers.measurements import CellResults, accuracy, client_accuracy
 from fedloom.papers.recipe import Recipe
-from fedloom.results.costs import reached
 from fedloom.results.group import selected_accuracies
+from fedloom.results.result_tables import reached
 from fedloom.runs.storage.run_data import RunData
 
 ROUND_FIGURES = ("landscapes", "cohorts", "local_points", "knowledge")  # kinds that need client models of rounds

@@ -1,7 +1,6 @@
 """A study from Python: a grid of runs that is planned, run and read without a YAML file."""
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, overload
@@ -10,12 +9,11 @@ import numpy as np
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
-from fedloom.core.text import counted, seconds_text
+from fedloom.core.text import counted
 from fedloom.results.comparison import Comparison
 from fedloom.results.data_table import DataTable
-from fedloom.results.looks import stages
+from fedloom.results.looks import overview, overview_lines, stages
 from fedloom.results.result import Summary
-from fedloom.results.verdict import foresight
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.keywords import CompareKeywords, scenario_section
 from fedloom.runs.config.scenario_config import ScenarioConfig
@@ -27,7 +25,7 @@ from fedloom.runs.studies.plan import Cell, parse_study
 from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder
 from fedloom.runs.studies.study_folder import read as read_plan
-from fedloom.runs.studies.tuning import job_states, jobs_of, seconds_left
+from fedloom.runs.studies.tuning import jobs_of
 
 _log = logging.getLogger(__name__)
 _Described = str | ScenarioConfig
@@ -119,15 +117,11 @@ class Study:
         cells = self._chosen(only)
         folder = StudyFolder(self.folder)
         folder.check(self._plan)
-        jobs = jobs_of(self._plan, cells)
-        trials, states = job_states(self._plan, folder, cells, jobs)
-        state_of = trials | states
-        totals = ", ".join(f"{number} {state}" for state, number in Counter(states.values()).items())
-        notes = [f"{counted(len(cells), 'cell')} in {counted(len(jobs), 'run')}: {totals}", *foresight(self._plan)]
-        if seconds := seconds_left(folder, [job for job in jobs if state_of[job.name] not in ("done", "spared")]):
-            notes.append(f"about {seconds_text(seconds)} on one core, as long as the finished runs took")
-        rows = [{"cell": name, "state": state} for name, state in state_of.items()]
-        return Summary(DataTable("plan", "", ("cell", "state"), list(state_of.items()), records=rows), notes)
+        plan = overview(self._plan, folder, cells)
+        states = plan["trials"] | plan["cells"]
+        rows = [{"cell": name, "state": state} for name, state in states.items()]
+        table = DataTable("plan", "", ("cell", "state"), [*states.items()], records=rows)
+        return Summary(table, overview_lines(plan))
 
     def run(
         self,

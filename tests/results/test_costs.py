@@ -5,8 +5,8 @@ import csv
 import pytest
 
 from fedloom.results.comparison import Comparison
-from fedloom.results.costs import costs, epoch_ms
 from fedloom.results.result import Result
+from fedloom.results.result_tables import costs, epoch_ms
 from fedloom.results.table import grouped
 from fedloom.runs.storage.log import Row
 from toy_results import MakeResult

@@ -9,10 +9,10 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import json_text
 from fedloom.results.comparison import Comparison
-from fedloom.results.costs import reached, reached_mean
 from fedloom.results.group import ResultRow, client_accuracies, worst
 from fedloom.results.pairs import Paired, all_paired
 from fedloom.results.result import Result
+from fedloom.results.result_tables import reached, reached_mean
 from fedloom.results.table import result_table
 from fedloom.runs.storage.log import Row
 from toy_results import MakeResult, cells_of, runs_by_seed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     from fedloom.runs.config.run_config import RunConfig
     from fedloom.runs.run import Existing
     from fedloom.runs.storage.run_data import RunData
-    from fedloom.runs.studies.plan import Cell, StudyPlan
-    from fedloom.runs.studies.study_folder import StudyFolder
-    from fedloom.runs.studies.tuning import Job
+    from fedloom.runs.studies.plan import StudyPlan
 
 Plan = Annotated[bool, typer.Option("--plan", help="Show the runs, finished and open, and their time; run nothing.")]
 Only = Annotated[
@@ -164,7 +161,7 @@ def run_and_report(
     the report of all finished cells. workers, on, allow_mixed, one_core: as in `run_study`. after_cells: writes files
     that the report reads, also after failures. Exits with 1 if a cell failed or remains."""
     from fedloom.results.comparison import Comparison
-    from fedloom.results.looks import stages
+    from fedloom.results.looks import overview, overview_lines, stages
     from fedloom.results.report import check_place, write_report
     from fedloom.runs.storage.finished_runs import refuse_mixed_results
     from fedloom.runs.studies.live_progress import ProgressDisplay
@@ -176,7 +173,12 @@ def run_and_report(
     cells, study_folder = study.chosen(only), StudyFolder(out)
     study_folder.check(study)
     if plan:
-        _show_plan(study, study_folder, cells, jobs_of(study, cells), as_json)
+        overviewed = overview(study, study_folder, cells)
+        states = overviewed["trials"] | overviewed["cells"]
+        if as_json:
+            shared.print_json(overviewed)
+        else:
+            shared.print_lines(*(f"{state:>9}  {name}" for name, state in states.items()), *overview_lines(overviewed))
         return
     options: dict[str, Any] = {"workers": workers, "on": on, "one_core": one_core, "allow_mixed": allow_mixed}
     try:
@@ -214,29 +216,6 @@ def run_and_report(
             "once their folder is deleted"
         )
         raise typer.Exit(1)
-
-
-def _show_plan(
-    study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell], jobs: Sequence[Job], as_json: bool
-) -> None:
-    """Print the state of trials and cells, and the time that the open `jobs` (cells and their trials) will take."""
-    from fedloom.core.text import counted, seconds_text
-    from fedloom.results.verdict import foresight
-    from fedloom.runs.studies.tuning import job_states, seconds_left
-
-    trials, states = job_states(study, study_folder, cells, jobs)
-    counts, state_of = Counter(states.values()), trials | states
-    seconds = seconds_left(study_folder, [job for job in jobs if state_of[job.name] not in ("done", "spared")])
-    if as_json:
-        plan = {"study": study.hash, "cells": states, "trials": trials, "runs": len(jobs)}
-        shared.print_json(plan | {"counts": counts, "seconds_left": seconds, "foresight": foresight(study)})
-        return
-    shared.print_lines(*(f"{state:>9}  {name}" for name, state in state_of.items()))
-    totals = ", ".join(f"{n} {state}" for state, n in counts.items())
-    with_trials = f" and {counted(len(trials), 'trial')} of tuning" if trials else ""
-    shared.print_lines(f"{len(cells)} cells{with_trials} in {len(jobs)} runs: {totals}", *foresight(study))
-    if seconds:
-        shared.print_lines(f"about {seconds_text(seconds)} on one core, judging by the finished runs")
 
 
 def report(

@@ -11,9 +11,9 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from fedloom.papers.recipe import PrintedValue, Recipe
-from fedloom.results.costs import epoch_ms, reached
 from fedloom.results.data_table import as_csv
 from fedloom.results.group import selected_accuracies
+from fedloom.results.result_tables import epoch_ms, reached
 from fedloom.runs.storage.data_record import environment_line
 from fedloom.runs.storage.log import mean_over
 from fedloom.runs.storage.run_data import RunData

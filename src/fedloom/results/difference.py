@@ -26,6 +26,7 @@ DifferenceWord = Literal["ahead", "behind", "equivalent", "undecided", "too few 
 LEVEL = 0.95
 MIN_SEEDS = 3
 STEP = 1e-4  # the step of a share that is measured on 10,000 samples; in points it is 0.01
+USUAL_SPREADS = (0.8, 1.5, 3.6)  # points: quartiles, over 371 committed rows, of the std of differences over seeds
 SEED_STEPS = (5, 7, 10, 15, 20, 30)  # numbers of seeds that a forecast may name
 _POWER = 0.8  # chance of a decision at the forecast number of seeds
 _DIRECTIONS = 9_999
@@ -245,7 +246,7 @@ def best_of(ranks: Mapping[int, tuple[int, int] | None]) -> set[int]:
     return set() if all(firsts.values()) else {row for row, is_first in firsts.items() if is_first}
 
 
-def visible_effect(seeds: int, methods: int) -> float | None:
+def visible_effect(seeds: int, methods: int, alpha: float = ALPHA) -> float | None:
     """Return how large a mean difference, in standard deviations of the differences, is seen with chance 0.8 in a
     family of so many methods; None below three seeds. By the noncentral t distribution at alpha / methods, which is
     cautious: a method that stands out gets more of alpha."""
@@ -254,7 +255,7 @@ def visible_effect(seeds: int, methods: int) -> float | None:
     from scipy.optimize import brentq
     from scipy.stats import nct
 
-    limit = t_quantile(1 - ALPHA / (2 * methods), seeds - 1)
+    limit = t_quantile(1 - alpha / (2 * methods), seeds - 1)
     return float(brentq(lambda effect: nct.sf(limit, seeds - 1, effect * sqrt(seeds)) - _POWER, 0, 1e4))
 
 

@@ -1,17 +1,70 @@
-"""Studies that add seeds until the rule decides. The chance of a false word is spent over the looks (Bonferroni), so a
-decided row keeps its word and stops."""
+"""Plans of studies and what their seeds will show, and studies that add seeds until the rule decides: the chance of a
+false word is spent over the looks (Bonferroni), so a decided row keeps its word and stops."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from fedloom.core.text import BASELINE
+from fedloom.core.text import ALPHA, BASELINE, counted, seconds_text
 from fedloom.results.comparability import context_numbers, same_runs
+from fedloom.results.difference import USUAL_SPREADS, p_text, visible_effect
 from fedloom.results.pairs import POOLED, compare_rows
 from fedloom.results.table import result_table
 from fedloom.runs.storage.run_data import LookedAt, Plan
 from fedloom.runs.studies.outcome import outcome
 from fedloom.runs.studies.plan import Cell, StudyPlan
 from fedloom.runs.studies.study_folder import StudyFolder
+from fedloom.runs.studies.tuning import job_states, jobs_of, seconds_left
+
+
+def overview(study: StudyPlan, folder: StudyFolder, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Return the states of cells and trials by name, the seconds of those left, and what the study will show."""
+    jobs = jobs_of(study, cells)
+    trials, states = job_states(study, folder, cells, jobs)
+    left = [job for job in jobs if (trials | states)[job.name] not in ("done", "spared")]
+    plan = {
+        "study": study.hash,
+        "cells": states,
+        "trials": trials,
+        "runs": len(jobs),
+        "counts": Counter(states.values()),
+    }
+    return plan | {"seconds_left": seconds_left(folder, left), "foresight": foresight(study)}
+
+
+def overview_lines(plan: Mapping[str, Any]) -> list[str]:
+    """Return an `overview` in sentences, without the states of single cells."""
+    counts = ", ".join(f"{n} {state}" for state, n in plan["counts"].items())
+    trials = f" and {counted(len(plan['trials']), 'trial')} of tuning" if plan["trials"] else ""
+    totals = f"{counted(len(plan['cells']), 'cell')}{trials} in {counted(plan['runs'], 'run')}: {counts}"
+    seconds = plan["seconds_left"]
+    left = f"about {seconds_text(seconds)} on one core, judging by the finished runs" if seconds else ""
+    return [*filter(None, (totals, *plan["foresight"], left))]
+
+
+def foresight(study: StudyPlan) -> list[str]:
+    """Return for each family of a study which differences from the baseline its seeds will be able to show."""
+    families, members = study.families, dict[tuple[str, str], set[str]]()
+    for cell in study.cells:
+        if cell.config.method != BASELINE:
+            members.setdefault((families[cell.group], cell.setting), set()).add(cell.group)
+    sizes = {name: max(len(of) for (family, _), of in members.items() if family == name) for name, _ in members}
+    seeds = len({cell.config.seed for cell in study.cells})
+    count, alpha = [*study.looks.items()][-1] if study.looks else (seeds, ALPHA)
+    sentences, fewer = [], "".join(f"{looks}, " for looks in [*study.looks][:-1])
+    for name, size in sizes.items():
+        effect, reach = visible_effect(count, size, alpha), "too few for any word"
+        if effect is not None:
+            low, usual, high = (f"{effect * spread:.1f}" for spread in USUAL_SPREADS)
+            reach = (
+                f"a method is seen to be ahead or behind with chance .8 from about {usual} points on ({low} in quiet "
+                f"settings, {high} in noisy ones; {effect:.1f} standard deviations of its differences), or from fewer "
+                f"if it stands out (noncentral t at {p_text(alpha)} / methods)"
+            )
+        family = f"{name or 'one'} family of {counted(size, 'comparison')}"
+        sentences.append(f"{fewer}{counted(count, 'seed')}, {family}: {reach}")
+    return sentences
 
 
 def stages(study: StudyPlan, folder: StudyFolder, cells: Sequence[Cell]) -> Iterator[list[Cell]]:

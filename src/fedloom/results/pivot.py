@@ -9,11 +9,11 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import listed
-from fedloom.results.best_rows import best_rows, differences_against
 from fedloom.results.comparability import panel_titles, row_names
 from fedloom.results.data_table import Cell, DataTable, diverged_field
 from fedloom.results.difference import LEVEL, Difference
 from fedloom.results.group import Group, mean_std
+from fedloom.results.pairs import best_rows, differences_against
 from fedloom.results.table import grouped, protocols_of, settings_of
 from fedloom.results.table_notes import TableMeasure, Units, comparison_notes, notes_of, table_measure
 from fedloom.runs.storage.run_data import RunData

@@ -6,7 +6,6 @@ from math import isfinite
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.text import BASELINE, is_share, listed, seed_counts_text
-from fedloom.results.best_rows import differences_against
 from fedloom.results.comparability import panel_titles, row_names, same_runs, same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
 from fedloom.results.group import (
@@ -20,7 +19,7 @@ from fedloom.results.group import (
     values_by_seed,
     words_of,
 )
-from fedloom.results.pairs import POOLED, family_note
+from fedloom.results.pairs import POOLED, differences_against, family_note
 from fedloom.results.plots import palette
 from fedloom.results.table import grouped
 from fedloom.runs.storage.log import curve

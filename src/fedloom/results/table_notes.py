@@ -7,7 +7,6 @@ from typing import Literal
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import counted, is_share, listed, percent, seed_counts_text, seeds_share, seeds_text, unit
-from fedloom.results.best_rows import untested_rows
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS
 from fedloom.results.group import (
@@ -20,7 +19,7 @@ from fedloom.results.group import (
     selected_accuracies,
     worst,
 )
-from fedloom.results.pairs import POOLED, family_note
+from fedloom.results.pairs import POOLED, family_note, untested_rows
 from fedloom.results.risk_words import risk_sentences
 
 Units = Literal["percent", "share"]

@@ -2,16 +2,12 @@
 
 from collections.abc import Sequence
 from math import isclose
-from typing import TYPE_CHECKING
 
 from fedloom.core.text import BASELINE, counted, listed, plus_minus
 from fedloom.results.comparability import context_numbers, different_keys, row_names, same_runs
-from fedloom.results.difference import MIN_SEEDS, Difference, best_of, rank_intervals, visible_effect
+from fedloom.results.difference import MIN_SEEDS, Difference, best_of, rank_intervals
 from fedloom.results.group import ResultRow, mean_std
 from fedloom.results.pairs import POOLED, compare_rows
-
-if TYPE_CHECKING:  # a plan imports torch
-    from fedloom.runs.studies.plan import StudyPlan
 
 
 def verdict(rows: Sequence[ResultRow]) -> str:
@@ -35,27 +31,6 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
         members = [rows[index] for index in indices]
         sentence = "; ".join(filter(None, (_ranked(members), _pooled(members), _diverged(members), _repeated(members))))
         sentences.append(f"{heading}: {sentence}." if heading else f"{sentence}.")
-    return sentences
-
-
-def foresight(study: "StudyPlan") -> list[str]:
-    """Return for each family of a study which differences from FedAvg its seeds will be able to show."""
-    families, members = study.families, dict[tuple[str, str], set[str]]()
-    for cell in study.cells:
-        if cell.config.method != BASELINE:
-            members.setdefault((families[cell.group], cell.setting), set()).add(cell.group)
-    sizes = {name: max(len(of) for (family, _), of in members.items() if family == name) for name, _ in members}
-    seeds = len({cell.config.seed for cell in study.cells})
-    sentences = []
-    for name, size in sizes.items():
-        effect = visible_effect(seeds, size)
-        reach = "too few for any word"
-        if effect is not None:
-            reach = (
-                f"a method is seen to be ahead or behind with chance .8 from about {effect:.1f} standard deviations of "
-                "its differences on, or from fewer if it stands out (noncentral t at .05 / methods)"
-            )
-        sentences.append(f"{counted(seeds, 'seed')}, {name or 'one'} family of {counted(size, 'comparison')}: {reach}")
     return sentences
 
 

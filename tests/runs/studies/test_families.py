@@ -8,9 +8,10 @@ import pytest
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.group import ResultRow
+from fedloom.results.looks import foresight
 from fedloom.results.pairs import all_paired, family_note
 from fedloom.results.table import result_table
-from fedloom.results.verdict import foresight, verdict
+from fedloom.results.verdict import verdict
 from fedloom.runs.storage.run_data import Plan
 from fedloom.runs.studies.plan import parse_study
 from fedloom.runs.studies.study_folder import StudyFolder
@@ -146,11 +147,14 @@ def test_a_plan_says_what_it_will_be_able_to_see() -> None:
     assert single.startswith(
         "3 seeds, one family of 1 comparison: a method is seen to be ahead or behind with chance .8"
     )
-    assert "from about 3.3 standard deviations" in single
+    assert "from about 4.9 points on (2.6 in quiet settings, 11.8 in noisy ones; 3.3 standard deviations" in single
     both = foresight(parse_study(planned(METHODS, primary=["fedsc"], seeds=10)))
     assert [line.partition(":")[0] for line in both] == [
         "10 seeds, primary family of 1 comparison",
         "10 seeds, exploratory family of 2 comparisons",
     ]
+    (adding,) = foresight(parse_study(planned(["fedavg", "fedsc"], seeds={"until": "decided"})))
+    assert adding.startswith("3, 5, 7, 10 seeds, one family of 1 comparison: a method is seen")
+    assert adding.endswith("(noncentral t at .02 / methods)")
     assert foresight(parse_study(planned(["fedavg"]))) == []
     assert foresight(parse_study(planned(METHODS, seeds=2)))[0].endswith("of 3 comparisons: too few for any word")

@@ -16,7 +16,7 @@ from fedloom.runs.studies.live_progress import Event
 from fedloom.runs.studies.outcome import Outcome
 from fedloom.runs.studies.plan import StudyPlan, parse_study
 from fedloom.runs.studies.run_study import run_study
-from fedloom.runs.studies.runner import Runner, _work
+from fedloom.runs.studies.runner import Runner, _on_node
 from fedloom.runs.studies.study_folder import StudyFolder
 
 TINY: dict[str, Any] = {
@@ -76,7 +76,7 @@ def test_the_command_works_in_the_folder_in_which_it_is_called(
 def test_a_node_without_the_folder_is_named(tmp_path: Path) -> None:
     study = parse_study(TINY)
     with pytest.raises(RunFolderError, match=r"^node .* does not see .*/elsewhere; all nodes must share the folder"):
-        _work(Runner(study, StudyFolder(Path("elsewhere")), [], "record"), {}, tmp_path, 0)
+        _on_node(Runner(study, StudyFolder(Path("elsewhere")), [], "record"), {}, tmp_path, 0)
     assert Path.cwd() != tmp_path
 
 

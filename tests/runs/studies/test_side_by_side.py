@@ -17,7 +17,7 @@ from fedloom.runs.callbacks import EarlyStopping
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.studies.live_progress import Event
 from fedloom.runs.studies.run_study import compare
-from fedloom.runs.studies.side_by_side import _HandOut
+from fedloom.runs.studies.runner import _HandOut
 
 
 def configs(**changes: Any) -> list[Any]:

@@ -120,7 +120,7 @@ def test_a_killed_group_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
 
 SPAWNS = """
 import signal
-from fedloom.runs.studies.side_by_side import spawned
+from fedloom.runs.studies.runner import spawned
 
 def masked(pipe):
     pipe.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))

@@ -22,8 +22,7 @@ from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.studies.live_progress import Listener
 from fedloom.runs.studies.outcome import Outcome, outcome
 from fedloom.runs.studies.plan import Cell, StudyPlan
-from fedloom.runs.studies.runner import Runner, on_ray
-from fedloom.runs.studies.side_by_side import run_jobs
+from fedloom.runs.studies.runner import Runner, on_ray, run_jobs
 from fedloom.runs.studies.study_folder import StudyFolder, read
 from fedloom.runs.studies.tuning import Choices, jobs_of
 
