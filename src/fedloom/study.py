@@ -151,10 +151,10 @@ class Study:
         cells = self._chosen(only)
         how: dict[str, Any] = {"workers": jobs, "callbacks": callbacks, "allow_mixed": allow_mixed}
         folder = StudyFolder(self.folder)
-        for asked in stages(self._plan, folder, cells):
-            configs = [job.config for job in jobs_of(self._plan, asked)]
+        for stage in stages(self._plan, folder, cells):
+            configs = [job.config for job in jobs_of(self._plan, stage)]
             with stopped_by_full_disk(self.folder), progress_listener(configs, progress) as listener:
-                run_study(self._plan, folder, asked, listener=listener, **how)
+                run_study(self._plan, folder, stage, listener=listener, **how)
         return self._comparison(outcome(self._plan, folder, cells), allow_mixed)
 
     def results(self, allow_mixed: bool = False) -> Comparison:

@@ -173,20 +173,20 @@ def run_and_report(
     cells, study_folder = study.chosen(only), StudyFolder(out)
     study_folder.check(study)
     if plan:
-        overviewed = overview(study, study_folder, cells)
-        states = overviewed["trials"] | overviewed["cells"]
+        shown = overview(study, study_folder, cells)
+        states = shown["trials"] | shown["cells"]
         if as_json:
-            shared.print_json(overviewed)
+            shared.print_json(shown)
         else:
-            shared.print_lines(*(f"{state:>9}  {name}" for name, state in states.items()), *overview_lines(overviewed))
+            shared.print_lines(*(f"{state:>9}  {name}" for name, state in states.items()), *overview_lines(shown))
         return
     options: dict[str, Any] = {"workers": workers, "on": on, "one_core": one_core, "allow_mixed": allow_mixed}
     try:
-        for asked in stages(study, study_folder, cells):
-            configs = [job.config for job in jobs_of(study, asked)]
+        for stage in stages(study, study_folder, cells):
+            configs = [job.config for job in jobs_of(study, stage)]
             with shared.output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
                 check_place(out / "report.html")
-                run_study(study, study_folder, asked, listener=live, **options)
+                run_study(study, study_folder, stage, listener=live, **options)
     finally:
         after_cells()
     ended = outcome(study, study_folder, cells)

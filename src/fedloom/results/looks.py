@@ -70,12 +70,12 @@ def foresight(study: StudyPlan) -> list[str]:
 def stages(study: StudyPlan, folder: StudyFolder, cells: Sequence[Cell]) -> Iterator[list[Cell]]:
     """Yield the `cells` to run. Where seeds are added, yield the next seeds of undecided rows after each look, which is
     taken once all cells of its setting have ended, in this call or in others."""
-    asked: list[Cell] = []
-    while new := [cell for cell in _needed(study, folder, cells) if cell not in asked]:
-        yield new
-        asked += new
-        for setting in {cell.setting: None for cell in new if study.looks}:
-            if looks := _looks(study, folder, setting, asked):
+    begun = set[str]()
+    while stage := [cell for cell in _needed(study, folder, cells) if cell.name not in begun]:
+        yield stage
+        begun |= {cell.name for cell in stage}
+        for setting in {cell.setting: None for cell in stage if study.looks}:
+            if looks := _looks(study, folder, setting, begun):
                 folder.record_looks(looks)
 
 
@@ -100,40 +100,34 @@ def _needed(study: StudyPlan, folder: StudyFolder, cells: Sequence[Cell]) -> lis
     ]
 
 
-def _looks(study: StudyPlan, folder: StudyFolder, setting: str, ran: Sequence[Cell]) -> list[LookedAt]:
-    """Return the next look at each row of a setting; empty after the last one, and if cells have not run."""
+def _looks(study: StudyPlan, folder: StudyFolder, setting: str, begun: set[str]) -> list[LookedAt]:
+    """Return the next look at each row of a setting; empty after the last one, and if cells have not run.
+    begun: names of the cells of this call, whose failures count."""
     recorded, numbers = folder.looks(), study.numbered()
     count = _next_look(study, recorded, setting)
     cells = _needed(study, folder, [cell for cell in study.cells if cell.setting == setting])
     ended = outcome(study, folder, cells)
-    if count is None or ended.remaining or not {cell.name for cell in ran}.issuperset(ended.failed):
+    if count is None or ended.remaining or not begun.issuperset(ended.failed):
         return []
-    seeds = sorted({cell.config.seed for cell in cells if numbers[cell.name] < count})
+    seeds, alpha = sorted({cell.config.seed for cell in cells if numbers[cell.name] < count}), study.looks[count]
     runs = [run for run in ended.cell_results if run.plan.sequential and run.numbers["seed"] in seeds]
     rows = result_table([replace(run, plan=Plan(family=run.plan.family, margin=run.plan.margin)) for run in runs])
-    words = {(look.row, look.protocol): look.word for look in recorded}
+    names = {id(row): ("/".join(filter(None, row["cell"] or (row["label"],))), row["protocol"]) for row in rows}
+    words = dict.fromkeys(names.values(), "undecided") | {(look.row, look.protocol): look.word for look in recorded}
     looks, contexts = list[LookedAt](), context_numbers(rows)
     for context in dict.fromkeys(contexts):
         members = [row for row, number in zip(rows, contexts, strict=True) if number == context]
         reference = next((row for row in members if row["method"] == BASELINE), None)
         if reference is None or reference["seeds"] != seeds:
             continue
-        names = {row["label"]: "/".join(filter(None, row["cell"] or (row["label"],))) for row in members}
-        said = {row["label"]: words.get((names[row["label"]], row["protocol"]), "undecided") for row in members}
-        family = [
-            row
-            for row in members
-            if said[row["label"]] in ("undecided", "diverged")  # a diverged row is still counted
-            and row["method"] != POOLED
-            and not same_runs(row, reference)
-        ]
-        alpha = study.looks[count]
-        outcomes = compare_rows(family, reference, alpha=alpha, least=count)
-        looks.append(LookedAt(setting, names[reference["label"]], reference["protocol"], seeds, alpha, "baseline"))
-        for row, of in zip(family, outcomes, strict=True):
-            at = setting, names[row["label"]], row["protocol"], seeds, alpha
-            if said[row["label"]] == "undecided" and (row["diverged"] or reference["diverged"]):
+        looks.append(LookedAt(setting, *names[id(reference)], seeds, alpha, "baseline"))
+        federated = [row for row in members if row["method"] != POOLED and not same_runs(row, reference)]
+        family = [row for row in federated if words[names[id(row)]] in ("undecided", "diverged")]  # these are counted
+        for row, judged in zip(family, compare_rows(family, reference, alpha=alpha, least=count), strict=True):
+            at = setting, *names[id(row)], seeds, alpha
+            if judged is not None:
+                numbers_of_others = judged.adjusted, judged.equivalent_p, judged.tested, judged.planned
+                looks.append(LookedAt(*at, judged.word, *numbers_of_others))
+            elif words[names[id(row)]] == "undecided" and (row["diverged"] or reference["diverged"]):
                 looks.append(LookedAt(*at, "diverged"))
-            elif of is not None:
-                looks.append(LookedAt(*at, of.word, of.adjusted, of.equivalent_p, of.tested, of.planned))
     return looks

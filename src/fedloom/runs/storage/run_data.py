@@ -46,7 +46,7 @@ class LookedAt:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a study fixed about the comparisons of a row before it ran.
+    """The plan of a row's comparisons, fixed before its study ran.
     study: hash of the plan; empty without one. family: "primary", "exploratory", "added later", or empty. margin: of
     equivalence, in points. seeds: the planned ones. sequential: whether seeds are added until the row is
     decided; looks: then, by protocol, the last recorded look at it."""

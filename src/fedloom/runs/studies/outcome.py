@@ -136,8 +136,8 @@ def _as_cells(collected: finished_runs.CollectedRuns) -> None:
             of_row = by_fingerprint.get(fingerprint, [])
             collected.results += [replace(run, cell=row, plan=plans[group]) for run in of_row]
         why = "no cell of its study has this config; --allow-mixed joins it"
-        known = {fingerprint for _, fingerprint in pairs}
-        strays = [result for fingerprint, same in by_fingerprint.items() if fingerprint not in known for result in same]
+        planned = {fingerprint for _, fingerprint in pairs}
+        strays = [run for fingerprint, of in by_fingerprint.items() if fingerprint not in planned for run in of]
         collected.left_out += [(stray.folder, why) for stray in strays if stray.folder is not None]
 
 
@@ -184,7 +184,8 @@ def _is(cell: Cell, source: Path) -> bool:
     result = RunData.read(source) if source.is_dir() else None
     if result is None or result.numbers.get("fingerprint") != cell.config.fingerprint():
         return False
-    kept = {round_of(path) for path in finished_folders(RunFolder(source).client_models)}
-    if not kept.issuperset(cell.config.checkpoint.keep_clients):  # no number of the run, so the fingerprint lacks it
+    kept_rounds = {round_of(path) for path in finished_folders(RunFolder(source).client_models)}
+    # No number of the run, so the fingerprint lacks it.
+    if not kept_rounds.issuperset(cell.config.checkpoint.keep_clients):
         return False
     return finished_runs.version_of(source) == __version__

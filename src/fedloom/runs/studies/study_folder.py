@@ -51,9 +51,9 @@ class StudyFolder:
             how = difference(relevant(existing.values), relevant(study.values)) or "made by another version of fedloom"
             raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
         for key, planned in _fixed(existing or study).items():
-            if (wanted := _fixed(study)[key]) != planned:
+            if (value := _fixed(study)[key]) != planned:
                 why = f"{self.path} was planned with {planned}, before it ran; choose another --out"
-                raise RunFolderError(f"{key} = {wanted}: {why}")
+                raise RunFolderError(f"{key} = {value}: {why}")
 
     def claim(self, study: StudyPlan) -> None:
         """Create and mark the folder for this study, or for more cells of the study there. Raises as `check`."""
@@ -72,8 +72,8 @@ class StudyFolder:
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
 
     def plans(self) -> Mapping[str, Plan]:
-        """What was planned for the comparisons of each row, by its name, with the last looks at it. Other names are
-        "added later"; without a record, nothing was planned."""
+        """The planned comparisons of each row, by its name, with the last looks at it. Other names are "added later";
+        without a record, nothing was planned."""
         path, looks = self.path / FAMILIES, self.looks()
         try:
             record = parse_json(path.read_text(encoding="utf-8"))
@@ -104,8 +104,8 @@ class StudyFolder:
         """Record looks, unless another process has done so."""
         with self.locked():
             recorded = self.looks()
-            known = {(look.row, look.protocol, *look.seeds) for look in recorded}
-            recorded += [look for look in looks if (look.row, look.protocol, *look.seeds) not in known]
+            taken = {(look.row, look.protocol, *look.seeds) for look in recorded}
+            recorded += [look for look in looks if (look.row, look.protocol, *look.seeds) not in taken]
             write_atomic(self.path / LOOKS, _LOOKS.dump_json(recorded, indent=1).decode())
 
     def spared(self, study: StudyPlan) -> set[str]:
