@@ -68,8 +68,8 @@ def foresight(study: StudyPlan) -> list[str]:
 
 
 def stages(study: StudyPlan, folder: StudyFolder, cells: Sequence[Cell]) -> Iterator[list[Cell]]:
-    """Yield the `cells` to run. Where seeds are added, yield the next seeds of undecided rows after each look, which is
-    taken once all cells of its setting have ended, in this call or in others."""
+    """Yield those of `cells` in `study` that are to run. Where seeds are added, yield the next seeds of undecided rows
+    after each look, which is taken once all cells of its setting in `folder` have ended, in this call or in others."""
     begun = set[str]()
     while stage := [cell for cell in _needed(study, folder, cells) if cell.name not in begun]:
         yield stage
