@@ -1,51 +1,60 @@
-"""The rules of `fedloom advise`, derived from committed studies, and how good its advice is.
+"""The forecast of `fedloom advise`, fitted to committed studies, and how good its advice is on settings left out.
 
-    python -m benchmarks advice                      # write src/fedloom/diagnosis/rules.json again
+    python -m benchmarks advice                      # write src/fedloom/diagnosis/forecast.json, and judge it
     python -m benchmarks advice --profile long-tail  # first profile the data of these studies ($FEDLOOM_DATA)
-    python -m benchmarks advice --ask [--trial]      # ask for advice in the scenarios of studies/advice.yaml
+    python -m benchmarks advice --trial              # run the trials of the scenarios of studies/advice.yaml again
 
-A setting founds a rule if at least ten methods were measured there. The rule's threshold lies half-way between what
-`fedloom diagnose` says of this setting and of the next one. No rule uses the eight scenarios of studies/advice.yaml: on
-them we measure the regret of the advice, the test accuracy of the best of twenty tuned candidates less that of the
-advised method, as means over seeds, in points of the scenario's protocol. A trial recommends by validation data.
+`benchmarks/forecast.py` has the model. Every setting is left out once: the model is fitted to the others, and names
+methods for the one that it has not seen. Regret is the gain of the best method there less that of the named one.
 """
 
 import argparse
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from math import comb
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from statistics import fmean, variance
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from benchmarks.cells import Cells, read_cells, studies_by_name
 from benchmarks.data import RESULTS, read_results, read_rows, write_results, write_rows
-from benchmarks.tables.words import DIVERGED, Measured, has_diverged, judged, markdown
+from benchmarks.forecast import Feature, Forecast, Gain, fit
+from benchmarks.tables.words import has_diverged, markdown
 from fedloom.core.files import write_atomic
+from fedloom.methods import METHODS
 from fedloom.methods.catalogue import Entry, entries
-from fedloom.results.difference import Difference
 from fedloom.runs.studies.plan import read_study
 
-OTHER_PROTOCOL = "another protocol"  # instead of a word of the rule, which compares within one
 STUDIES = Path(__file__).parent / "studies"
-RULES = Path(__file__).parents[1] / "src" / "fedloom" / "diagnosis" / "rules.json"
-PROFILES = RESULTS / "profiles.csv.gz"
-MIN_METHODS = 10  # measured in a setting that founds a rule
-GOALS = {"global": ("global/global", "global/local"), "personal": ("personal/local", "global/local")}
+FORECAST = Path(__file__).parents[1] / "src" / "fedloom" / "diagnosis" / "forecast.json"
+PROFILES, JUDGED = RESULTS / "profiles.csv.gz", RESULTS / "forecast.csv.gz"
+DEALINGS = 6  # seeds of dealings over which a profile is averaged
+LOGARITHMIC = ("clients", "samples", "tail")  # features that count by their ratios
+FLOOR = -15.0  # points; a larger loss, or a run that diverged, counts as this one
+LISTED = 5  # methods of the advice's list
 TUNED = ("fedavg+finetune", "fedavg+lpft")  # FedAvg's traits, and a model for each client as well
 TRAFFIC = "all-methods", "alpha-0.05"  # the study and setting in which bytes are compared with FedAvg's
-WAYS = {  # of choosing a method
-    "advice": "the advice's first method",
-    "tuned": "always the reference",
-    "average": "always the best on average",
-    "trial": "the trial",
-    "mean": "a candidate at random",
+# By forecast: the protocols that serve it, the first one measured, and the method that a gain has to exceed.
+FORECASTS = {
+    "global": (("global/global", "global/local"), "fedavg"),
+    "personal": (("personal/local", "global/local"), "fedavg+finetune"),
+    "different": (("personal/local", "global/local"), "local"),
+}
+WAYS = {
+    "forecast": "the forecast",
+    "slopes": "the forecast with features",
+    "average": "best on average",
+    "everywhere": "best on average of those measured everywhere",
+    "reference": "the reference",
+    "random": "a method at random",
 }
 
 
 class Setting(NamedTuple):
-    """A setting of a committed study: its words, its page, and the kind of heterogeneity that it stands for.
+    """A setting of a committed study, its words, its page, and the forecasts that it serves.
 
     `rest` names a second study of the same setting, whose methods have fewer seeds.
     """
@@ -54,186 +63,206 @@ class Setting(NamedTuple):
     setting: str
     title: str
     page: str
-    kind: Literal["labels", "tail", "features", "nets"] = "labels"
+    serves: tuple[str, ...] = ("global", "personal")
     rest: str | None = None
 
     @property
     def name(self) -> str:
         return f"{self.study}/{self.setting}".rstrip("/")
 
-    @property
-    def studies(self) -> list[str]:
-        return [self.study, *([self.rest] if self.rest else [])]
 
-
+_ADVICE = "how-to/advise.md#how-good-is-the-advice"
 SETTINGS = (
     Setting("all-methods", "alpha-0.05", "Fashion-MNIST, Dirichlet 0.05, 20 clients", "results.md#dirichlet-005"),
     Setting("all-methods", "alpha-0.2", "Fashion-MNIST, Dirichlet 0.2, 20 clients", "results.md#dirichlet-02"),
     Setting("long-tail", "", "Fashion-MNIST, long tail", "results.md#long-tail-fashion-mnist-rho-50-dirichlet-02",
-        "tail"),
-    Setting("digit-domains", "", "five digit domains", "results.md#feature-skew-five-digit-domains-one-client-each",
-        "features"),
-    Setting("two-classes", "", "different nets", "results.md#different-nets-fashion-mnist-two-classes-a-client",
-        "nets"),
+        ("global",)),
+    Setting("digit-domains", "", "five digit domains", "results.md#feature-skew-five-digit-domains-one-client-each"),
     Setting("honest-scale", "authorities", "grades in 131 education authorities", "honest-scale.md#authorities",
         rest="honest-scale-rest"),
     Setting("honest-scale", "hundred-clients", "Fashion-MNIST, Dirichlet 0.1, 100 clients",
         "honest-scale.md#a-hundred-clients", rest="honest-scale-rest"),
+    Setting("two-classes", "", "different nets, two classes a client",
+        "results.md#different-nets-fashion-mnist-two-classes-a-client", ("different",)),
+    Setting("heterogeneous-models", "", "different nets, CIFAR-10, Dirichlet 0.1",
+        "results.md#heterogeneous-models-cifar-10-dirichlet-01", ("different",)),
+    Setting("advice", "digits-extreme", "digits, Dirichlet 0.1, 10 clients", _ADVICE, ("global",)),
+    Setting("advice", "fashion-mild", "1,000 clothes, Dirichlet 1, 10 clients", _ADVICE, ("global",)),
+    Setting("advice", "fashion-tail", "3,000 clothes, rho 20, 10 clients", _ADVICE, ("global",)),
+    Setting("advice", "diamonds-quantity", "a table of diamonds, unequal amounts", _ADVICE, ("global",)),
+    Setting("advice", "fashion-rotations", "1,000 clothes in four rotations", _ADVICE, ("personal",)),
+    Setting("advice", "fashion-three", "1,000 clothes, three classes a client", _ADVICE, ("personal",)),
+    Setting("advice", "digits-few", "digits, 40 clients of 36 samples", _ADVICE, ("personal",)),
+    Setting("advice", "pupils-schools", "pupils of 80 schools, a table", _ADVICE, ("personal",)),
 )  # fmt: skip
 
 
 def measure_profiles(studies: Sequence[str]) -> None:
-    """Profile the data of these studies' settings by `fedloom diagnose`; the others keep their numbers."""
+    """Profile the data of these studies' settings for each dealing seed; the others keep their rows."""
     from fedloom.diagnosis.diagnosis import diagnose_config
 
-    profiles = _profiles()
+    rows = [row for row in read_rows(PROFILES) if row["setting"].partition("/")[0] not in studies]
     for setting in [setting for setting in SETTINGS if setting.study in studies]:
         cells = read_study(STUDIES / f"{setting.study}.yaml").cells
-        diagnosis = diagnose_config(next(cell.config for cell in cells if cell.setting == setting.setting))
-        features = diagnosis.untrained
-        distance = math.nan if features is None else features.class_distance.value
-        profiles[setting.name] = {
-            "label_skew": round(diagnosis.labels.distances["hellinger"].value, 3),
-            "tail": round(diagnosis.labels.tail_ratio, 1),
-            "features": None if math.isnan(distance) else round(distance, 3),
-        }
-    names = [setting.name for setting in SETTINGS if setting.name in profiles]
-    write_rows(PROFILES, [{"setting": name, **profiles[name]} for name in names])
-
-
-def _profiles() -> dict[str, dict[str, float | None]]:
-    return {row.pop("setting"): row for row in read_rows(PROFILES)} if PROFILES.exists() else {}
-
-
-class Row(NamedTuple):
-    """A method that was measured in a setting: in which protocol, on which seeds, and its accuracies."""
-
-    protocol: str
-    seeds: list[int]
-    accuracies: list[float]
-    diverged: bool
-    added: bool  # by a later study
-
-
-def derived() -> dict[str, Any]:
-    """Return the rules, the measured rows to which they point, and the traits of methods."""
-    profiles = _profiles()
-    founding = [
-        _evidence(setting, goal, rows) | {"profile": profiles[setting.name]}
-        for goal in GOALS
-        for setting in SETTINGS
-        if len(rows := _rows(setting, goal)) >= MIN_METHODS
-    ]
-    rules = [rule for goal in GOALS for rule in _rules([one for one in founding if one["goal"] == goal])]
-    averages = {goal: _best_on_average([one for one in founding if one["goal"] == goal]) for goal in GOALS}
-    return {"rules": rules, "best_on_average": averages, "settings": founding, "traits": traits()}
-
-
-def _rows(setting: Setting, goal: str) -> dict[str, Row]:
-    """By method at its default preset: its row in the first protocol that serves the goal."""
-    rows = {}
-    cells = ((study, *item) for study in setting.studies for item in cached_cells(study).items())
-    for study, name, cell in cells:
-        in_setting, _, label = name.partition("/")
-        if in_setting != setting.setting or label != cell["method"] or cell["preset"] != "sound" or label == "central":
-            continue
-        tested = {protocol: values["accuracy"] for protocol, values in cell.get("tested", {}).items()}
-        tested = tested or {cell["protocol"]: cell["accuracies"]}
-        protocol = next((protocol for protocol in GOALS[goal] if protocol in tested), None)
-        if protocol is not None:
-            rows[label] = Row(protocol, cell["seeds"], tested[protocol], has_diverged(cell), study != setting.study)
-    if goal == "global" and any(row.protocol == "global/global" for row in rows.values()):
-        return {label: row for label, row in rows.items() if row.protocol == "global/global"}
-    if goal == "personal" and not any(row.protocol == "personal/local" for row in rows.values()):
-        return {}
-    return rows
-
-
-def _evidence(setting: Setting, goal: str, rows: Mapping[str, Row]) -> dict[str, Any]:
-    """All methods of a setting for one goal, by their mean difference from the plain method, the highest first.
-
-    Methods may have run on fewer seeds than others, so differences on common seeds order them and means do not. As on
-    the pages, the rows of one protocol and study are a family of the rule; one in another protocol than the plain
-    method has a difference and no word. Methods with a run that diverged are not compared, and come last.
-    """
-    plain = ("fedavg",) if goal == "global" else ("fedavg+finetune", "local")
-    baseline = next(label for label in plain if label in rows)
-    families: dict[str, dict[str, Measured]] = {}
-    for label, row in rows.items():
-        if label != baseline and not row.diverged:
-            families.setdefault(row.protocol, {})[label] = row.seeds, row.accuracies
-    reference = rows[baseline].seeds, rows[baseline].accuracies
-    added = [label for label, row in rows.items() if row.added]
-    differences: dict[str, Difference] = {}
-    for family in families.values():
-        differences |= judged(family, reference, added)
-    table: list[dict[str, Any]] = []
-    for label, row in rows.items():
-        points, word = (0.0, "baseline") if label == baseline else (None, DIVERGED)
-        if label in differences:
-            points = round(100 * differences[label].mean, 2)
-            word = differences[label].word if row.protocol == rows[baseline].protocol else OTHER_PROTOCOL
-        table.append(
-            {
-                "method": label,
-                "protocol": row.protocol,
-                "accuracy": round(100 * fmean(row.accuracies), 4),  # two digits would be rounded twice
-                "n": len(row.accuracies),
-                "points": points,
-                "word": word,
+        config = next(cell.config for cell in cells if cell.setting == setting.setting)
+        for seed in range(DEALINGS):
+            diagnosis = diagnose_config(config.model_copy(update={"seed": seed}))
+            shape = config.scenario.build(seed).train_set.input_shape
+            labels, features = diagnosis.labels, diagnosis.untrained
+            assert features is not None
+            row = {
+                "label_skew": labels.distances["hellinger"].value,
+                "feature_skew": features.class_distance.value,
+                "clients": len(labels.clients) + labels.left_out,
+                "samples": float(labels.sizes.mean()),
+                "tail": labels.tail_ratio,
+                "image": int(len(shape) == 3),
             }
-        )
-    table.sort(key=lambda row: (row["points"] is None, -(row["points"] or 0), -row["accuracy"], row["method"]))
+            rows.append({"setting": setting.name, "seed": seed} | {key: round(row[key], 3) for key in row})
+        print(setting.name, rows[-1], flush=True)
+    order = [setting.name for setting in SETTINGS]
+    write_rows(PROFILES, sorted(rows, key=lambda row: (order.index(row["setting"]), row["seed"])))
+
+
+def features(settings: Sequence[Setting]) -> dict[str, Feature]:
+    """Return the features of settings by name, in standard deviations over these settings."""
+    dealings: dict[str, list[list[float]]] = {setting.name: [] for setting in settings}
+    for row in read_rows(PROFILES):
+        name = row.pop("setting")
+        del row["seed"]
+        if name in dealings:
+            dealings[name].append([np.log(value) if key in LOGARITHMIC else value for key, value in row.items()])
+    if missing := [name for name, rows in dealings.items() if len(rows) < 2]:
+        raise SystemExit(f"no profile of {', '.join(missing)}: python -m benchmarks advice --profile STUDY")
+    means = {name: np.mean(rows, 0) for name, rows in dealings.items()}
+    centre, spread = np.mean(list(means.values()), 0), np.std(list(means.values()), 0)
+    spread[spread == 0] = 1
     return {
-        "name": setting.name,
-        "goal": goal,
-        "title": setting.title,
-        "files": [f"benchmarks/results/studies/{study}.csv.gz" for study in setting.studies],
-        "page": setting.page,
-        "kind": setting.kind,
-        "baseline": baseline,
-        "rows": table,
+        name: Feature((means[name] - centre) / spread, np.var(rows, 0, ddof=1) / len(rows) / spread**2)
+        for name, rows in dealings.items()
     }
 
 
-def _rules(founding: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rules of one goal. The first one that holds decides, and the last one always holds."""
-    goal = founding[0]["goal"]
-    for one in [one for one in founding if one["kind"] == "nets"]:
-        yield {"goal": goal, "nets": "different", "setting": one["name"]}
-    for kind, middle in (("tail", _geometric), ("features", fmean)):
-        for one in [one for one in founding if one["kind"] == kind]:
-            nearest = max(other["profile"][kind] for other in founding if other is not one)
-            yield {
-                "goal": goal,
-                f"{kind}_from": round(middle([one["profile"][kind], nearest]), 2),
-                "setting": one["name"],
-            }
-    remaining = [one for one in founding if one["kind"] == "labels"]
-    ordered = sorted(remaining, key=lambda one: -one["profile"]["label_skew"])
-    for one, following in zip(ordered, [*ordered[1:], None], strict=True):
-        rule: dict[str, Any] = {"goal": goal}
-        if following is not None:
-            threshold = fmean([one["profile"]["label_skew"], following["profile"]["label_skew"]])
-            rule["label_skew_from"] = round(threshold, 2)
-        yield rule | {"setting": one["name"]}
+def settings_of(goal: str) -> list[Setting]:
+    """Return the settings that serve a forecast."""
+    return [setting for setting in SETTINGS if goal in setting.serves]
 
 
-def _geometric(values: Sequence[float]) -> float:
-    return math.sqrt(math.prod(values))
+@cache
+def gains(goal: str) -> tuple[Gain, ...]:
+    """Return the gains of all methods, at their default presets, over the baseline of a forecast, on common seeds."""
+    return tuple(gain for setting in settings_of(goal) for gain in _gains(setting, goal))
 
 
-def _best_on_average(founding: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The method with the highest mean gain over all settings with equal nets, of those measured in each."""
-    tables = [
-        {row["method"]: row["points"] for row in one["rows"] if row["points"] is not None}
-        for one in founding
-        if one["kind"] != "nets"
+def _gains(setting: Setting, goal: str) -> Iterator[Gain]:
+    protocols, baseline = FORECASTS[goal]
+    rows: dict[str, tuple[str, dict[int, float], bool]] = {}
+    for study in filter(None, (setting.study, setting.rest)):
+        for name, cell in cached_cells(study).items():
+            in_setting, _, label = name.partition("/")
+            if (in_setting, label, cell.get("preset")) != (setting.setting, cell.get("method"), "sound"):
+                continue
+            tested = {protocol: values["accuracy"] for protocol, values in cell.get("tested", {}).items()}
+            tested = tested or {cell["protocol"]: cell["accuracies"]}
+            protocol = next((protocol for protocol in protocols if protocol in tested), None)
+            if protocol is not None and label != "central":
+                rows[label] = protocol, dict(zip(cell["seeds"], tested[protocol], strict=True)), has_diverged(cell)
+    if goal == "global" and any(protocol == "global/global" for protocol, *_ in rows.values()):
+        rows = {label: row for label, row in rows.items() if row[0] == "global/global"}
+    _, reference, _ = rows.pop(baseline)
+    points = {
+        label: [100 * (value - reference[seed]) for seed, value in by_seed.items() if seed in reference]
+        for label, (_, by_seed, _) in rows.items()
+    }
+    means = {label: FLOOR if rows[label][2] else max(FLOOR, fmean(values)) for label, values in points.items()}
+    # Three seeds say little of a method's own spread, so the methods of a setting share it.
+    spread = fmean(variance(points[label]) for label in points if means[label] > FLOOR)
+    return (Gain(setting.name, label, means[label], spread / len(points[label])) for label in points)
+
+
+def derived() -> dict[str, Any]:
+    """Return the forecasts of all goals, and the traits of methods."""
+    return {"forecasts": {goal: _forecast(goal) for goal in FORECASTS}, "traits": traits()}
+
+
+def _forecast(goal: str) -> dict[str, Any]:
+    model, by_method = fit(gains(goal)), dict[str, list[float]]()
+    for gain in gains(goal):
+        by_method.setdefault(gain.method, []).append(gain.points)
+    rows = []
+    for method, points in by_method.items():
+        forecast = model.forecast(method, "new")
+        row = {"method": method, "gain": round(forecast.gain, 2), "sd": round(forecast.sd, 2)}
+        rows.append(row | {"settings": len(points), "lowest": round(min(points), 1), "highest": round(max(points), 1)})
+    rows.sort(key=lambda row: (-row["gain"], row["method"]))
+    settings = [{"title": setting.title, "page": setting.page} for setting in settings_of(goal)]
+    return {"baseline": FORECASTS[goal][1], "settings": settings, "methods": rows}
+
+
+def judge() -> Iterator[dict[str, Any]]:
+    """Yield for each setting, left out, and each way: the method named first, and the regret of it and of the list."""
+    for goal in FORECASTS:
+        for setting in settings_of(goal):
+            for way in WAYS:
+                yield {"goal": goal, "setting": setting.name, "way": way} | judged_setting(goal, setting.name, way)
+
+
+def judged_setting(goal: str, setting: str, way: str) -> dict[str, Any]:
+    """Return what a way of choosing names for a setting that it has not seen, and the regret. A forecast also has its
+    Brier score, and the shares of gains within its 80 % and 95 % intervals."""
+    known = [gain for gain in gains(goal) if gain.setting != setting]
+    measured = {gain.method: gain for gain in gains(goal) if gain.setting == setting}
+    values = {method: gain.points for method, gain in measured.items()}
+    best = max(0.0, *values.values())
+    if way == "random":
+        ordered, size = sorted(values.values(), reverse=True), min(LISTED, len(values))
+        chances = [comb(len(ordered) - rank - 1, size - 1) / comb(len(ordered), size) for rank in range(len(ordered))]
+        expected = sum(chance * value for chance, value in zip(chances, ordered, strict=True))
+        return {"first": "", "regret": round(best - fmean(ordered), 2), "list": round(best - expected, 2)}
+    candidates = [method for method in values if any(gain.method == method for gain in known)]
+    score, calibration = dict[str, float](), dict[str, float]()
+    if way in ("forecast", "slopes"):
+        model = fit(known, features(settings_of(goal)) if way == "slopes" else None)
+        forecasts = {method: model.forecast(method, setting) for method in candidates}
+        score = {method: forecast.gain for method, forecast in forecasts.items()}
+        calibration = _calibration(forecasts, measured)
+    elif way != "reference":
+        by_method = {method: [gain.points for gain in known if gain.method == method] for method in candidates}
+        every = max(map(len, by_method.values())) if way == "everywhere" else 1
+        score = {method: fmean(points) for method, points in by_method.items() if len(points) >= every}
+    ranked = sorted(score, key=lambda method: -score[method])[:LISTED]
+    listed = [values[method] for method in ranked] or [0.0]
+    first = ranked[0] if ranked else FORECASTS[goal][1]
+    return {"first": first, "regret": round(best - listed[0], 2), "list": round(best - max(listed), 2)} | calibration
+
+
+def _calibration(forecasts: Mapping[str, Forecast], measured: Mapping[str, Gain]) -> dict[str, float]:
+    brier = fmean((forecast.better - (measured[name].points > 0)) ** 2 for name, forecast in forecasts.items())
+    errors = [
+        abs(measured[name].points - forecast.gain) / (forecast.sd**2 + measured[name].variance) ** 0.5
+        for name, forecast in forecasts.items()
     ]
-    common = [method for method in tables[0] if all(method in table for table in tables)]
-    means = {method: fmean(table[method] for table in tables) for method in common}
-    best = max(means, key=lambda method: (means[method], method))
-    return {"method": best, "points": round(means[best], 2), "settings": len(tables), "methods": len(common)}
+    inside = {f"inside_{share}": fmean(error < z for error in errors) for share, z in ((80, 1.2816), (95, 1.96))}
+    return {name: round(value, 3) for name, value in {"brier": brier, **inside}.items()}
+
+
+def write_forecast() -> None:
+    """Write the forecast's file and its judgement again."""
+    write_atomic(FORECAST, forecast_text().encode())
+    write_rows(JUDGED, list(judge()))
+
+
+def forecast_text() -> str:
+    """Return the text of the forecast's file, with one line per method to make changes visible."""
+    content = derived()
+    blocks = []
+    for goal, one in content["forecasts"].items():
+        rows = ",\n    ".join(json.dumps(row) for row in one["methods"])
+        head = json.dumps({"baseline": one["baseline"], "settings": one["settings"]}, ensure_ascii=False)[:-1]
+        blocks.append(f'  "{goal}": {head}, "methods": [\n    {rows}\n  ]}}')
+    by_method = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in content["traits"].items())
+    forecasts = ",\n".join(blocks)
+    return f'{{\n "forecasts": {{\n{forecasts}\n }},\n "traits": {{\n  {by_method}\n }}\n}}\n'
 
 
 def traits() -> dict[str, dict[str, Any]]:
@@ -241,8 +270,10 @@ def traits() -> dict[str, dict[str, Any]]:
     measured = {cell.get("method") for cells in studies_by_name().values() for cell in cells.values()}
     own = [entry for entry in entries() if entry.name in measured]
     by_name = {entry.name: traits_of(entry) for entry in own if is_federated(entry)}
-    plain = by_name["fedavg"]
-    return dict(sorted((by_name | {name: plain | {"yields": ["global", "personal"]} for name in TUNED}).items()))
+    for name in TUNED:
+        tuned = {"yields": ["global", "personal"], "compute": compute_share(name)}
+        by_name[name] = by_name["fedavg"] | tuned
+    return dict(sorted(by_name.items()))
 
 
 def is_federated(method: Entry) -> bool:
@@ -251,27 +282,41 @@ def is_federated(method: Entry) -> bool:
 
 
 def traits_of(method: Entry) -> dict[str, Any]:
-    """Return the traits of one method. traffic: over FedAvg's, with two digits; less than 0.01 counts as 0.01."""
+    """Return the traits of one method. traffic and compute: over FedAvg's; traffic below 0.01 counts as 0.01.
+    class_tables: whether it uploads counts or means by class, in any round."""
     assert method.citation is not None
     traffic = traffic_share(method.name)
+    plain = METHODS.get(method.name).configured("sound", {})
+    stages = [stage for stage in (plain, plain.opening(), plain.closing()) if stage is not None]
     return {
         "yields": method.yields.split(", "),
         "any_nets": method.abilities.any_architecture,
         "state": bool(method.citation.state),
         "newcomers": not method.abilities.untrained,
         "secure_sums": method.abilities.secure_sum,
+        "class_tables": any(sent.labels for stage in stages for sent in stage.spec.sends.values()),
         "dp": method.wrappers["dp"] is None,
         "traffic": max(round(traffic, 2), 0.01) if traffic else traffic,
+        "compute": compute_share(method.name),
     }
 
 
 def traffic_share(name: str) -> float | None:
     """Return the bytes that a method sends up and down over FedAvg's; None where no study has measured them."""
-    study, setting = TRAFFIC
+    return _share(*TRAFFIC, name, lambda cell: cell["bytes_up"] + cell["bytes_down"])
+
+
+def compute_share(name: str) -> float | None:
+    """Return the operations of a method's clients over FedAvg's, with their tuning before tests, in the first of two
+    settings that measured both."""
+    settings = (TRAFFIC, ("honest-scale", "hundred-clients"))
+    shares = (_share(*setting, name, lambda cell: cell.get("flops") or 0.0) for setting in settings)
+    return next((round(share, 1) for share in shares if share is not None), None)
+
+
+def _share(study: str, setting: str, name: str, quantity: Callable[[Mapping[str, Any]], float]) -> float | None:
     cell, plain = (cached_cells(study).get(f"{setting}/{label}") for label in (name, "fedavg"))
-    if cell is None or plain is None:
-        return None
-    return float((cell["bytes_up"] + cell["bytes_down"]) / (plain["bytes_up"] + plain["bytes_down"]))
+    return None if cell is None or plain is None else quantity(cell) / quantity(plain)
 
 
 @cache
@@ -282,140 +327,92 @@ def cached_cells(study: str) -> Cells:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page on advice by name."""
-    return {"advice-rules": rules_table(), "advice-regret": regret_table()}
+    return {"advice-forecast": forecast_table(), "advice-regret": regret_table(), "advice-calibration": _calibrated()}
 
 
-def rules_table() -> str:
-    """Return the rules in words."""
-    derived_rules, rows = derived(), []
-    for rule in derived_rules["rules"]:
-        setting = next(
-            one for one in derived_rules["settings"] if (one["name"], one["goal"]) == (rule["setting"], rule["goal"])
-        )
-        key = next((key for key in rule if key in _CONDITIONS), None)
-        condition = _CONDITIONS[key].format(rule[key]) if key else "nothing of the above"
-        best = ", ".join(f"{row['method']} {row['accuracy']:.1f} %" for row in setting["rows"][:3])
-        link = f"[{setting['title']}](../{setting['page']})"
-        rows.append([rule["goal"], condition, link, len(setting["rows"]), best])
-    return markdown(("goal", "if", "then the list is that of", "methods measured", "highest three"), rows)
+def forecast_table() -> str:
+    """Return the highest expected gains of each forecast."""
+    titles, rows = {"global": "one model", "personal": "a model each", "different": "different networks"}, []
+    for goal, one in json.loads(FORECAST.read_text(encoding="utf-8"))["forecasts"].items():
+        for row in one["methods"][:LISTED]:
+            forecast = Forecast(row["gain"], row["sd"])
+            low, high = (row["gain"] + sign * 1.2816 * row["sd"] for sign in (-1, 1))
+            expected = f"{row['gain']:+.1f} ({low:+.1f} to {high:+.1f})"
+            measured = f"{row['settings']} of {len(one['settings'])}: {row['lowest']:+.1f} to {row['highest']:+.1f}"
+            rows.append([titles[goal], f"`{row['method']}`", expected, f"{100 * forecast.better:.0f} %", measured])
+    return markdown(("goal", "method", "expected gain (80 %)", "better than the reference", "measured in"), rows)
 
 
-_CONDITIONS = {
-    "nets": "networks are {}",
-    "tail_from": "long tail: rho from {}",
-    "features_from": "feature skew from {}",
-    "label_skew_from": "label skew (Hellinger) from {}",
-}
+@cache
+def judged() -> tuple[dict[str, Any], ...]:
+    """Return the committed judgement."""
+    return tuple(read_rows(JUDGED))
 
 
-def rules_text() -> str:
-    """Return the text of the rules' file, with one line per row to make changes visible."""
-    rules = derived()
-    blocks = [
-        f' "rules": [\n  {_lines(rules["rules"])}\n ]',
-        f' "best_on_average": {json.dumps(rules["best_on_average"])}',
-    ]
-    blocks.append(' "settings": [\n' + ",\n".join(_setting_text(one) for one in rules["settings"]) + "\n ]")
-    by_method = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in rules["traits"].items())
-    blocks.append(f' "traits": {{\n  {by_method}\n }}')
-    return "{\n" + ",\n".join(blocks) + "\n}\n"
+def regret_table() -> str:
+    """Return one line per setting that was left out, then means and worst values for the first method and the list."""
+    rows, by_name = [], {setting.name: setting for setting in SETTINGS}
+    for goal in FORECASTS:
+        for setting in settings_of(goal):
+            ways = {row["way"]: row for row in judged() if (row["goal"], row["setting"]) == (goal, setting.name)}
+            cells = [f"{ways[way].get('first', '')} {ways[way]['regret']:.1f}".strip() for way in WAYS]
+            rows.append([f"[{by_name[setting.name].title}](../{setting.page})", FORECASTS[goal][1], *cells])
+    for key, words in (("regret", "first method"), ("list", f"best of {LISTED}")):
+        for name, fold in (("mean", fmean), ("worst", max)):
+            values = (fold(row[key] for row in judged() if row["way"] == way) for way in WAYS)
+            rows.append([f"**{words}, {name}**", "", *(f"**{value:.2f}**" for value in values)])
+    return markdown(("left out", "the reference", *WAYS.values()), rows)
 
 
-def _setting_text(one: Mapping[str, Any]) -> str:
-    head = json.dumps({key: value for key, value in one.items() if key != "rows"})[:-1]
-    return f'  {head}, "rows": [\n   ' + ",\n   ".join(json.dumps(row) for row in one["rows"]) + "\n  ]}"
+def _calibrated() -> str:
+    """Return how well the probabilities and intervals of both forecasts hold on settings left out."""
+    rows = []
+    for way in ("forecast", "slopes"):
+        for goal, words in (("global", "one model"), ("personal", "a model each")):
+            scored = [row for row in judged() if (row["way"], row["goal"]) == (way, goal)]
+            brier, *inside = (fmean(row[key] for row in scored) for key in ("brier", "inside_80", "inside_95"))
+            rows.append([WAYS[way], words, f"{brier:.3f}", *(f"{100 * share:.0f} %" for share in inside)])
+    return markdown(("", "goal", "Brier score", "inside the 80 % interval", "inside the 95 % interval"), rows)
 
 
-def _lines(entries: Sequence[Mapping[str, Any]]) -> str:
-    return ",\n  ".join(json.dumps(entry) for entry in entries)
-
-
-def ask(*, trial: bool) -> None:
-    """Ask for advice on each scenario; the tests of the candidates play no part."""
+def run_trials() -> None:
+    """Run a trial on each scenario of studies/advice.yaml; the tests of its candidates play no part."""
     import fedloom as fl
 
     cells = read_study(STUDIES / "advice.yaml").cells
     answers = read_results("advice")
     for setting in dict.fromkeys(cell.setting for cell in cells):
         config = next(cell.config for cell in cells if cell.setting == setting)
-        advice = fl.advise(config, trial=trial, progress=False)
-        facts = advice.facts()
-        answer = {key: facts[key] for key in ("why", "reference")} | {"setting": facts["evidence"]["name"]}
-        answer |= {"goal": advice.needs.goal, "methods": advice.methods}
-        if advice.trial is not None:
-            answer["trial"] = facts["trial"]
-        elif "trial" in answers.get(setting, {}):
-            answer["trial"] = answers[setting]["trial"]
-        answers[setting] = answer
+        advice = fl.advise(config, trial=True, progress=False)
+        assert advice.trial is not None
+        answers[setting] = {
+            "goal": advice.needs.goal,
+            "reference": advice.reference,
+            "methods": advice.methods,
+            "trial": advice.trial.facts(),
+        }
         write_results("advice", answers)
-        print(setting, advice.methods, "" if advice.trial is None else advice.trial.sentence(), flush=True)
+        print(setting, advice.methods, advice.trial.sentence(), flush=True)
 
 
-def accuracies(cells: Cells, setting: str, goal: str) -> dict[str, float]:
-    """Return the mean test accuracy of each candidate in percent; of personal models where that is the goal."""
-    means = {}
-    for name, cell in cells.items():
-        in_setting, _, label = name.partition("/")
-        if in_setting == setting:
-            tested = cell.get("tested", {})
-            values = tested.get("personal/local", tested.get("global/local")) if goal == "personal" else None
-            means[label] = 100 * fmean(cell["accuracies"] if values is None else values["accuracy"])
-    return means
-
-
-def choices(answer: Mapping[str, Any], averages: Mapping[str, Any], candidates: Mapping[str, float]) -> dict[str, str]:
-    """Return the method that each way of choosing takes."""
-    first = next((method for method in answer["methods"] if method in candidates), answer["reference"])
-    taken = {"advice": first, "tuned": answer["reference"], "average": averages[answer["goal"]]["method"]}
-    if "trial" in answer:
-        taken["trial"] = answer["trial"]["recommended"]["method"]
-    return taken
-
-
-def regrets() -> dict[str, dict[str, tuple[str, float]]]:
-    """Return by scenario and way of choosing the method and its regret in points; "best" has the accuracy."""
-    cells = cached_cells("advice")
-    averages = json.loads(RULES.read_text(encoding="utf-8"))["best_on_average"]
+def trial_regrets() -> dict[str, tuple[str, float]]:
+    """Return by scenario the method that its trial recommends, and its regret in points of test accuracy."""
     table = {}
-    for setting, answer in read_results("advice").items():
-        candidates = accuracies(cells, setting, answer["goal"])
-        if not candidates:
-            continue
-        best = max(candidates, key=lambda method: candidates[method])
-        row = {"best": (best, candidates[best])}
-        for way, method in choices(answer, averages, candidates).items():
-            row[way] = (method, candidates[best] - candidates[method])
-        row["mean"] = ("", candidates[best] - fmean(candidates.values()))
-        table[setting] = row
+    for name, answer in read_results("advice").items():
+        values = {gain.method: gain.points for gain in gains(answer["goal"]) if gain.setting == f"advice/{name}"}
+        values[answer["reference"]] = 0.0
+        recommended = answer["trial"]["recommended"]["method"]
+        table[name] = recommended, max(values.values()) - values[recommended]
     return table
-
-
-def regret_table() -> str:
-    """Return one line per scenario, then the mean and the worst regret."""
-    by_scenario, rows = regrets(), []
-    for setting, row in by_scenario.items():
-        method, accuracy = row["best"]
-        texts = [f"{row[way][0]} {row[way][1]:.1f}".strip() if way in row else "–" for way in WAYS]
-        rows.append([setting, f"{method} {accuracy:.1f} %", *texts])
-    for name, fold in (("**mean**", fmean), ("**worst**", max)):
-        by_way = [[row[way][1] for row in by_scenario.values() if way in row] for way in WAYS]
-        rows.append([name, "", *(f"**{fold(values):.1f}**" if values else "–" for values in by_way)])
-    return markdown(("scenario", "best of twenty", *WAYS.values()), rows)
-
-
-def write_rules() -> None:
-    """Write the rules' file again."""
-    write_atomic(RULES, rules_text().encode())
 
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks advice")
     parser.add_argument("--profile", nargs="*", default=[], metavar="STUDY", help="profile the data of these studies")
-    parser.add_argument("--ask", action="store_true", help="ask for advice on the scenarios of studies/advice.yaml")
-    parser.add_argument("--trial", action="store_true", help="with --ask: run a trial on each scenario, too")
+    parser.add_argument("--trial", action="store_true", help="run the trials of studies/advice.yaml")
     options = parser.parse_args(arguments)
     if options.profile:
         measure_profiles(options.profile)
-    write_rules()
-    if options.ask:
-        ask(trial=options.trial)
+    write_forecast()
+    if options.trial:
+        run_trials()

@@ -5,7 +5,7 @@
     python -m benchmarks keep fedskc-table1-lenet5=runs/fedskc-lenet5 # the same in another setting: another file
 
 Values of a reproduction join those that were kept before. Values of different versions of fedloom are refused unless
---allow-mixed is given. The rules of `fedloom advise` follow from the studies, so they are written again.
+--allow-mixed is given. The forecast of `fedloom advise` follows from the studies, so it is written again.
 """
 
 import argparse
@@ -73,4 +73,4 @@ def main(arguments: Sequence[str]) -> None:
     for study in options.studies:
         name, _, folder = study.rpartition("=")
         print(keep_reproduction(name, Path(folder), options.allow_mixed) if name else keep_study(Path(folder)))
-    advice.write_rules()
+    advice.write_forecast()

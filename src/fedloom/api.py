@@ -282,7 +282,7 @@ def advise(
         out: folder of the trial's runs; None keeps nothing on disk.
         jobs: processes of the trial at a time; more than one needs `out`, and a target that is no `Scenario`.
         progress: show that of the trial, as in `fedloom.run`.
-        needs: constraints: goal, nets, traffic, stateless, newcomers, secure_sums and dp, as
+        needs: constraints: goal, nets, traffic, stateless, newcomers, secret_labels, secure_sums and dp, as
             `fedloom.diagnosis.evidence.Needs` describes them.
 
     Raises `ConfigError` for unknown and contradictory needs, for one client and one class, and for a trial without
@@ -295,9 +295,10 @@ def advise(
         'local'
     """
     from fedloom.diagnosis.advice import advise_scenario, with_trial
-    from fedloom.diagnosis.evidence import read_needs
+    from fedloom.diagnosis.evidence import Needs
+    from fedloom.runs.config.keys import built
 
-    wanted = read_needs(needs)
+    wanted = built(Needs, needs, "")
     config, scenario = _config_of(target)
     with reproducible_settings():
         dealt = config.scenario.build(config.seed) if scenario is None else scenario

@@ -1,110 +1,119 @@
-"""The rules of `fedloom advise` follow from the committed measurements, and so does the regret of its advice."""
+"""The forecast of `fedloom advise` follows from the committed measurements, and so does the judgement of it."""
 
-from itertools import pairwise
+import math
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from benchmarks import advice
-from benchmarks.cells import studies_by_name
-from benchmarks.tables.words import has_diverged
-from fedloom.diagnosis.evidence import rules
+from benchmarks.cells import read_cells
+from benchmarks.forecast import Feature, Forecast, Gain, fit
+from fedloom.diagnosis.evidence import evidence
 
-CELLS = studies_by_name()
+CASES = [(goal, setting.name) for goal in advice.FORECASTS for setting in advice.settings_of(goal)]
+
+
+def mean(way, key, fold=fmean):
+    return fold(row[key] for row in advice.judged() if row["way"] == way)
 
 
 def test_the_file_is_what_the_command_derives():
-    assert advice.RULES.read_text(encoding="utf-8") == advice.rules_text()
+    assert advice.FORECAST.read_text(encoding="utf-8") == advice.forecast_text()
 
 
-@pytest.mark.parametrize("setting", rules()["settings"], ids=lambda one: f"{one['name']}-{one['goal']}")
-def test_rows_say_what_was_measured_the_highest_gain_first(setting):
-    study, _, name = setting["name"].partition("/")
-    assert len(setting["rows"]) >= advice.MIN_METHODS
-    for row in setting["rows"]:
-        cell = next(
-            CELLS[one][key]
-            for one in (study, f"{study}-rest")
-            if (key := f"{name}/{row['method']}") in CELLS.get(one, {})
-        )
-        tested = cell.get("tested", {cell["protocol"]: {"accuracy": cell["accuracies"]}})
-        accuracies = tested[row["protocol"]]["accuracy"]
-        assert row["accuracy"] == pytest.approx(100 * fmean(accuracies), abs=0.006)
-        assert row["n"] == len(accuracies)
-        assert (row["points"] is None) == (row["word"] == "diverged") == has_diverged(cell)
-    points = [row["points"] for row in setting["rows"]]
-    compared = [value for value in points if value is not None]
-    assert points[: len(compared)] == sorted(compared, reverse=True)
+@pytest.mark.parametrize(("goal", "setting"), CASES)
+@pytest.mark.parametrize("way", [way for way in advice.WAYS if way != "slopes"])
+def test_the_judgement_is_computed_again_without_the_setting(goal, setting, way):
+    """Of the forecast with features, which takes longer, one setting is judged again below."""
+    again = advice.judged_setting(goal, setting, way)
+    row = next(row for row in advice.judged() if (row["goal"], row["setting"], row["way"]) == (goal, setting, way))
+    for key, value in again.items():
+        assert row.get(key, "") == (pytest.approx(value, abs=0.006) if key != "first" else value)
 
 
-def test_no_method_above_the_plain_one_is_behind_it():
-    for setting in rules()["settings"]:
-        for row in setting["rows"]:
-            assert not (row["word"] == "behind" and row["points"] > 0)
-            assert not (row["word"] == "ahead" and row["points"] < 0)
-
-
-def test_no_rule_uses_the_scenarios_on_which_the_advice_is_measured():
-    assert "advice" not in {setting["name"].partition("/")[0] for setting in rules()["settings"]}
-
-
-def test_thresholds_lie_between_the_profiles_of_neighbours():
-    profiles = {one["name"]: one["profile"] for one in rules()["settings"]}
-    for goal in ("global", "personal"):
-        chain = [
-            rule
-            for rule in rules()["rules"]
-            if rule["goal"] == goal and set(rule) <= {"goal", "setting", "label_skew_from"}
-        ]
-        for rule, following in pairwise(chain):
-            stronger, weaker = (profiles[one["setting"]]["label_skew"] for one in (rule, following))
-            assert weaker < rule["label_skew_from"] < stronger
-
-
-def test_every_measured_method_has_traits():
-    traits = rules()["traits"]
-    for setting in rules()["settings"]:
-        for row in setting["rows"]:
-            assert {"yields", "any_nets", "state", "newcomers", "secure_sums", "dp", "traffic"} <= set(
-                traits[row["method"]]
-            )
-
-
-CANDIDATES = {
-    "one/fedavg": {"accuracies": [0.5, 0.7]},
-    "one/ccvr": {"accuracies": [0.8, 0.8]},
-    "one/fedsc": {"accuracies": [0.7, 0.7]},
-    "each/fedrep": {"accuracies": [0.1], "tested": {"personal/local": {"accuracy": [0.9]}}},
-    "each/fedavg": {"accuracies": [0.1], "tested": {"global/local": {"accuracy": [0.6]}}},
-}
-AVERAGES = {"global": {"method": "fedsc"}, "personal": {"method": "fedavg"}}
-
-
-def test_the_best_candidate_and_all_regrets_by_hand():
-    rows = advice.accuracies(CANDIDATES, "one", "global")
-    assert rows == pytest.approx({"fedavg": 60, "ccvr": 80, "fedsc": 70})
-    answer = {"goal": "global", "methods": ["fedco2", "fedsc"], "reference": "fedavg"}
-    taken = advice.choices(answer, AVERAGES, rows)
-    assert taken == {"advice": "fedsc", "tuned": "fedavg", "average": "fedsc"}  # fedco2 is no candidate
-
-
-def test_personal_models_count_where_each_client_wants_one():
-    assert advice.accuracies(CANDIDATES, "each", "personal") == pytest.approx({"fedrep": 90, "fedavg": 60})
+def test_the_forecast_with_features_is_judged_again_on_one_setting():
+    case = {"way": "slopes", "goal": "global", "setting": "digit-domains"}
+    row = next(row for row in advice.judged() if case.items() <= row.items())
+    again = advice.judged_setting("global", "digit-domains", "slopes")
+    assert (again["first"], again["regret"]) == (row["first"], pytest.approx(row["regret"], abs=0.006))
 
 
 def test_what_the_page_says_of_the_regrets():
-    table = advice.regrets()
-    by_way = {way: [row[way][1] for row in table.values()] for way in ("advice", "tuned", "average", "mean")}
-    for other in ("tuned", "average", "mean"):
-        assert fmean(by_way["advice"]) < fmean(by_way[other])
-    assert [at for at, row in table.items() if row["tuned"][1] < row["advice"][1]] == [
-        "diamonds-quantity",
-        "pupils-schools",
+    for other in ("average", "everywhere", "reference", "random", "slopes"):
+        assert mean("forecast", "regret") < mean(other, "regret")
+    told = {way: (mean(way, "regret"), mean(way, "regret", max)) for way in ("forecast", "average", "slopes")}
+    expected = {"forecast": (0.7, 2.5), "average": (1.0, 5.2), "slopes": (0.9, 2.8)}
+    assert {way: tuple(round(value, 1) for value in both) for way, both in told.items()} == expected
+    assert (round(mean("forecast", "list"), 1), round(mean("forecast", "list", max), 1)) == (0.3, 1.9)
+    by_way = {}
+    for row in (row for row in advice.judged() if row["goal"] == "personal"):
+        by_way.setdefault(row["way"], {})[row["setting"]] = row["regret"]
+    others = [name for name in by_way["forecast"] if name != "digit-domains"]
+    assert fmean(by_way["forecast"][name] for name in others) == fmean(by_way["average"][name] for name in others)
+    assert (round(fmean(by_way["reference"].values()), 1), round(fmean(by_way["forecast"].values()), 1)) == (2.4, 0.6)
+
+
+def test_a_gain_is_the_mean_difference_on_common_seeds():
+    cells = read_cells("honest-scale")
+    ours, plain = (cells[f"authorities/{name}"]["tested"]["global/global"]["accuracy"] for name in ("ccvr", "fedavg"))
+    gain = next(one for one in advice.gains("global") if one[:2] == ("honest-scale/authorities", "ccvr"))
+    assert gain.points == pytest.approx(100 * (fmean(ours) - fmean(plain)), abs=1e-9)
+
+
+def test_large_losses_and_diverged_runs_count_as_fifteen_points():
+    lowest = {gain.method: gain.points for gain in advice.gains("global") if gain.setting == "all-methods/alpha-0.05"}
+    assert lowest["fedavgm"] == lowest["copa"] == advice.FLOOR  # 27 points behind, and diverged
+    assert min(lowest.values()) == advice.FLOOR
+
+
+def test_every_method_with_a_forecast_has_traits():
+    for one in evidence()["forecasts"].values():
+        assert {row["method"] for row in one["methods"]} <= set(evidence()["traits"])
+
+
+def balanced(effects, settings, rest, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        Gain(f"s{s}", f"m{m}", effect + rng.normal(0, rest), 0.0)
+        for s in range(settings)
+        for m, effect in enumerate(effects)
     ]
-    for row in table.values():
-        if row["average"][0] == "ccvr":
-            assert row["average"][1] <= row["advice"][1]
-    trials = {at: row["trial"] for at, row in table.items() if "trial" in row}
-    assert [at for at, (method, _) in trials.items() if method == "ccvr"] == ["digits-extreme", "fashion-mild"]
-    assert all(method.startswith("fedavg") for method, _ in trials.values() if method != "ccvr")
-    assert fmean(regret for _, regret in trials.values()) < fmean(by_way["tuned"])
+
+
+def test_effects_are_those_of_a_balanced_design_in_closed_form():
+    """With the same settings for all methods, the best linear prediction shrinks each mean by n T / (n T + R)."""
+    gains = balanced(np.random.default_rng(1).normal(3, 4, 30), 6, 2.0)
+    model = fit(gains)
+    setting, method, rest = model.variances
+    assert (math.sqrt(method), math.sqrt(rest)) == pytest.approx((4, 2), rel=0.3)
+    means = {name: fmean(gain.points for gain in gains if gain.method == name) for name in ("m0", "m1")}
+    shrunk = 6 * method / (6 * method + rest)
+    forecasts = [model.forecast(name, "new") for name in means]
+    assert forecasts[0].gain - forecasts[1].gain == pytest.approx(shrunk * (means["m0"] - means["m1"]), rel=1e-6)
+    assert model.forecast("m0", "new").sd ** 2 > rest + setting
+
+
+def test_a_method_of_few_settings_shrinks_more():
+    gains = [*balanced([0.0] * 10 + [8.0], 8, 1.0), Gain("s0", "seldom", 8.0, 0.0)]
+    model = fit(gains)
+    assert 0 < model.forecast("seldom", "new").gain < model.forecast("m10", "new").gain
+    assert model.forecast("seldom", "new").sd > model.forecast("m10", "new").sd
+
+
+def test_slopes_follow_a_feature_where_there_is_one():
+    """The second method gains four points for each unit of the feature, the others nothing."""
+    features = {f"s{s}": Feature(np.array([s - 4.0]), np.zeros(1)) for s in range(10)}
+    rng = np.random.default_rng(0)
+    gains = [Gain(f"s{s}", f"m{m}", 4.0 * (s - 4) * (m == 1) + rng.normal(), 0.1) for s in range(9) for m in range(6)]
+    assert fit(gains, features).forecast("m1", "s9").gain == pytest.approx(20, abs=2)
+
+
+def test_the_probability_of_a_gain_is_that_of_a_normal():
+    assert Forecast(1.2816, 1.0).better == pytest.approx(0.9, abs=1e-4)
+
+
+def test_what_the_page_says_of_the_trials():
+    regrets = advice.trial_regrets()
+    assert [name for name, (method, _) in regrets.items() if method == "ccvr"] == ["digits-extreme", "fashion-mild"]
+    assert all(method.startswith("fedavg") for method, _ in regrets.values() if method != "ccvr")

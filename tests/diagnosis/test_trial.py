@@ -5,7 +5,7 @@ import pytest
 import fedloom as fl
 from fedloom.core.errors import ConfigError
 from fedloom.core.text import Criterion
-from fedloom.diagnosis.advice_trial import Arm, TrialOutcome, _best_of_both, _with, rungs_of
+from fedloom.diagnosis.advice_trial import Arm, TrialOutcome, _best_of_both, _with, planned
 from fedloom.diagnosis.evidence import Needs, fitted
 from fedloom.results.difference import compare_family
 from fedloom.runs.config.run_config import parse
@@ -51,9 +51,12 @@ def test_what_diverged_in_the_final_is_not_recommended():
     assert "nothing can be recommended" in ended(lost, lost).sentence()
 
 
-@pytest.mark.parametrize(("rounds", "rungs"), [(90, [10, 30]), (9, [1, 3]), (3, [1]), (2, []), (1, [])])
-def test_rungs_are_a_ninth_and_a_third_of_the_rounds(rounds, rungs):
-    assert rungs_of(rounds) == rungs
+@pytest.mark.parametrize(
+    ("rounds", "methods", "rungs"),
+    [(90, 5, [(10, 18), (30, 7), (90, 6)]), (3, 1, [(1, 6), (3, 6)]), (2, 0, [(2, 3)]), (1, 2, [(1, 6)])],
+)
+def test_rungs_are_a_ninth_and_a_third_of_the_rounds(rounds, methods, rungs):
+    assert planned(rounds, methods) == rungs
 
 
 def test_a_trial_runs_and_the_reference_reaches_the_final(tmp_path, monkeypatch):
@@ -67,6 +70,7 @@ def test_a_trial_runs_and_the_reference_reaches_the_final(tmp_path, monkeypatch)
     scores = list(trial.rungs[0].scores.values())
     assert scores == sorted(scores, reverse=True)
     assert trial.seeds == (1, 2, 3)
+    assert trial.runs <= advice.effort[0]
     assert trial.runs == len(trial.rungs[0].scores) + 3 * len(trial.finals)
     assert advice.first == trial.recommended
     assert advice.facts()["trial"]["sentence"] in advice.sentences()

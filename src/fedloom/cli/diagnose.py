@@ -74,14 +74,13 @@ def _drift_facts(rounds: "Sequence[DriftRound]") -> dict[str, Any] | None:
 
 
 def _print_drift(rounds: "Sequence[DriftRound]") -> None:
-    from fedloom.results.report.drift import NOT_MEASURED, drift_notes, drift_rows, drift_sentences
+    from fedloom.results.report.drift import NOT_MEASURED
 
-    if not rounds:
+    facts = _drift_facts(rounds)
+    if facts is None:
         shared.print_lines(f"  {NOT_MEASURED}")
         return
-    columns = ("measure", "first round", "last round", "mean")
-    title, sentences = "\ndrift during training", drift_sentences(rounds)
-    _print_section(title, columns, drift_rows(rounds), sentences, drift_notes(rounds))
+    _print_section("\ndrift during training", ("measure", "first round", "last round", "mean"), **facts)
 
 
 # A test holds these texts to the descriptions of fedloom.diagnosis.evidence.Needs, whose import takes a second.
@@ -99,6 +98,9 @@ def advise(
     newcomers: Annotated[
         bool, typer.Option("--newcomers", help="A client that never trained gets a trained model at once.")
     ] = False,
+    secret_labels: Annotated[
+        bool, typer.Option("--secret-labels", help="Uploads have no counts or means by class.")
+    ] = False,
     secure_sums: Annotated[
         bool, typer.Option("--secure-sums", help="The server sees sums over clients only (secure aggregation).")
     ] = False,
@@ -113,17 +115,19 @@ def advise(
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:
-    """Suggest methods for these data: a short list with measured reasons, and a trial if you ask for it."""
+    """Suggest methods: a short list with the gain to expect of each, and a trial if you ask for it."""
+    import shlex
     from functools import partial
 
     from fedloom.core.process_settings import reproducible_settings
     from fedloom.core.text import counted
     from fedloom.diagnosis.advice import advise_scenario, with_trial
-    from fedloom.diagnosis.evidence import read_needs
+    from fedloom.diagnosis.evidence import Needs, fitted
+    from fedloom.runs.config.keys import built
     from fedloom.runs.studies.live_progress import ProgressDisplay
 
     keys = {"goal": goal, "nets": nets, "traffic": traffic, "stateless": stateless, "newcomers": newcomers}
-    needs = read_needs(keys | {"secure_sums": secure_sums, "dp": dp})
+    needs = built(Needs, keys | {"secret_labels": secret_labels, "secure_sums": secure_sums, "dp": dp}, "")
     parsed = shared.parse_config(config, overrides, seed=seed, rounds=rounds)
     with reproducible_settings():
         advice = advise_scenario(parsed, parsed.scenario.build(parsed.seed), needs)
@@ -135,8 +139,13 @@ def advise(
     if as_json:
         shared.print_json(advice.facts())
         return
-    title, columns = f"{advice.diagnosis.name}: methods to try", ("method", "measured", "against the baseline", "costs")
-    _print_section(title, columns, advice.rows() if advice.suggestions else (), advice.sentences(), advice.notes)
+    title = f"{advice.diagnosis.name}: methods to try"
+    columns = ("method", f"expected gain over {advice.evidence['baseline']}", "better", "measured gains", "costs")
+    _print_section(title, columns, advice.rows(), advice.sentences(), advice.notes)
+    if advice.first is not None:
+        protocol = fitted(parsed, advice.first, advice.needs).evaluation.protocol
+        words = [str(config), *(overrides or ()), f"method={advice.first}", f"evaluation.protocol={protocol}"]
+        shared.print_lines(f"  to run {advice.first}: fedloom run {shlex.join(words)}")
     for rung in () if advice.trial is None else advice.trial.rungs:
         best = ", ".join(f"{arm.name} {score:.3f}" for arm, score in list(rung.scores.items())[:3])
         shared.print_lines(f"  {counted(rung.rounds, 'round')}, best on validation data: {best}")

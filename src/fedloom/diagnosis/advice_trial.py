@@ -130,10 +130,14 @@ def silent(configs: Sequence[RunConfig]) -> Iterator[Listener]:
     yield lambda event: None
 
 
-def rungs_of(rounds: int) -> list[int]:
-    """Return the rounds of each rung before the final, which has all of them: [3, 10] for 30, [] for 1."""
-    lengths = {rounds // FACTOR**2, rounds // FACTOR}
-    return sorted(length for length in lengths if 0 < length < rounds)
+def planned(rounds: int, methods: int) -> list[tuple[int, int]]:
+    """Return the rounds and the most runs of each rung of a trial, the final last: all rounds on fresh seeds.
+    methods: number of those besides the reference."""
+    arms, rungs = (methods + 1) * len(RATES), list[tuple[int, int]]()
+    for length in sorted({rounds // FACTOR**2, rounds // FACTOR} - {0, rounds}):
+        rungs.append((length, arms))
+        arms = min(arms, -(-arms // FACTOR) + min(methods, 1))
+    return [*rungs, (rounds, min(methods + 1, 2) * FINAL_SEEDS)]
 
 
 def run_trial(
@@ -169,14 +173,13 @@ def run_trial(
             results = compare(runs, out=place, jobs=jobs, scenario=scenario, listener=listener)
         return [trial_score(result, criterion) for result in results]
 
-    criterion, rungs, runs = config.evaluation.criterion(), list[Rung](), 0
+    criterion, rungs = config.evaluation.criterion(), list[Rung]()
     sign = criterion.sign
-    for rounds in rungs_of(config.rounds):
+    for rounds, _ in planned(config.rounds, len(names) - 1)[:-1]:
         values = dict(zip(arms, scores(arms, rounds, [config.seed], f"rung-{rounds}"), strict=True))
         # Values that are no number come after all others.
         ranked = sorted(arms, key=lambda arm: (not math.isnan(values[arm]), sign * values[arm]), reverse=True)
         rungs.append(Rung(rounds, {arm: values[arm] for arm in ranked}))
-        runs += len(arms)
         # Rounded up, so a rung never ends without an arm.
         kept = ranked[: -(-len(ranked) // FACTOR)]
         arms = list(dict.fromkeys([*kept, *_best_of_both(reference, ranked)]))
@@ -190,7 +193,8 @@ def run_trial(
         challenger, plain = finals.values()
         gains = [sign * (ours - theirs) for ours, theirs in zip(challenger, plain, strict=True)]
         (difference,) = compare_family([gains], margin=MARGIN if is_share(criterion.name) else 0.0)
-    return TrialOutcome(reference, tuple(rungs), finals, seeds, difference, runs + len(flat), criterion)
+    runs = sum(len(rung.scores) for rung in rungs) + len(flat)
+    return TrialOutcome(reference, tuple(rungs), finals, seeds, difference, runs, criterion)
 
 
 def _with(config: RunConfig, rate: float, rounds: int, seed: int) -> RunConfig:

@@ -1,24 +1,20 @@
-"""The measured evidence of advice (rules, rows of committed studies, traits of methods), and the needs of a federation.
-`python -m benchmarks advice` writes rules.json; do not edit it."""
+"""The measured evidence of advice (forecasts of gains, traits of methods), and the needs of a federation.
+`python -m benchmarks advice` writes forecast.json; do not edit it."""
 
 import functools
 import json
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from statistics import NormalDist
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnosis.diagnosis import Diagnosis
-from fedloom.runs.config.keys import built
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.config.sections import Section
 
 Goal = Literal["global", "personal"]
-Traits = Mapping[str, Any]
 GOALS: Mapping[str, str] = {"global": "one model for all", "personal": "a model for each client"}
 
 
@@ -42,6 +38,7 @@ class Needs(Section):
     )
     stateless: bool = Field(False, description="Clients keep nothing between rounds.")
     newcomers: bool = Field(False, description="A client that never trained gets a trained model at once.")
+    secret_labels: bool = Field(False, description="Uploads have no counts or means by class.")
     secure_sums: bool = Field(False, description="The server sees sums over clients only (secure aggregation).")
     dp: bool = Field(False, description="Uploads are made differentially private (the wrapper dp).")
 
@@ -59,78 +56,64 @@ class Needs(Section):
         goal: Goal = "personal" if model == "personal" else "global"
         return self.model_copy(update={"goal": self.goal or goal, "nets": self.nets or nets})
 
-    def unmet(self, traits: Traits) -> Iterator[str]:
+    def unmet(self, traits: Mapping[str, Any]) -> Iterator[str]:
         """Return the needs that a method with these traits does not meet, in words."""
-        most = self.traffic if self.traffic is not None else math.inf
-        # Traffic that was not measured is above every bound; without a bound, inf > inf is false.
-        traffic = math.inf if traits["traffic"] is None else traits["traffic"]
+        # Traffic that was not measured is above every bound.
+        too_much = self.traffic is not None and (traits["traffic"] is None or traits["traffic"] > self.traffic)
         unmet = {
             "one model for all": self.goal == "global" and "global" not in traits["yields"],
             "different networks": self.nets == "different" and not traits["any_nets"],
-            f"at most {most:g} times FedAvg's traffic": traffic > most,
+            f"at most {self.traffic or 0:g} times FedAvg's traffic": too_much,
             "no state at clients": self.stateless and traits["state"],
             "newcomers at once": self.newcomers and not traits["newcomers"],
+            "uploads without counts or means by class": self.secret_labels and traits["class_tables"],
             "secure sums": self.secure_sums and not traits["secure_sums"],
             "differential privacy": self.dp and not traits["dp"],
         }
         return (need for need, is_unmet in unmet.items() if is_unmet)
 
 
-def read_needs(values: Mapping[str, Any]) -> Needs:
-    """Return the needs of keys. Raises `ConfigError` for an unknown key and a value out of range."""
-    return built(Needs, values, "")
+class Forecast(NamedTuple):
+    """A normal forecast of a method's gain over the baseline in a new federation, in points. settings: how many
+    measured it, with its lowest and highest gain there; losses above 15 points, and diverged runs, count as 15."""
 
+    method: str
+    gain: float
+    sd: float
+    settings: int
+    lowest: float
+    highest: float
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """A setting of a committed study that resembles the user's data, and why.
-    setting: name, title, files and page of the setting, its baseline, and `rows`, one for each measured method. The
-    points of a row are its mean difference from the baseline, highest first; None, and last, if a run diverged. why:
-    the property of the user's data that led here, in words."""
+    @property
+    def traits(self) -> Mapping[str, Any]:
+        """The method's traits as `fedloom methods` says them; traffic and compute are over FedAvg's."""
+        traits: Mapping[str, Any] = evidence()["traits"][self.method]
+        return traits
 
-    setting: Mapping[str, Any]
-    why: str
+    def facts(self) -> dict[str, Any]:
+        """All of it, with the probability of a gain (`better`) and the interval that holds it with 80 %."""
+        normal = NormalDist(self.gain, self.sd)
+        interval = [normal.inv_cdf(share) for share in (0.1, 0.9)]
+        return self._asdict() | {"better": 1 - normal.cdf(0), "interval": interval, "traits": self.traits}
 
 
 @functools.cache
-def rules() -> Mapping[str, Any]:
-    """Return the content of the rules' file."""
-    content: Mapping[str, Any] = json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8"))
+def evidence() -> Mapping[str, Any]:
+    """Return the content of forecast.json."""
+    content: Mapping[str, Any] = json.loads(Path(__file__).with_name("forecast.json").read_text(encoding="utf-8"))
     return content
 
 
-def evidence_for(needs: Needs, diagnosis: Diagnosis) -> Evidence:
-    """Return the evidence of the first rule that holds for resolved needs and the skew of the user's data."""
-    for rule in rules()["rules"]:
-        if rule["goal"] == needs.goal and (why := _why(rule, needs, diagnosis)) is not None:
-            settings = rules()["settings"]
-            named = (one for one in settings if (one["name"], one["goal"]) == (rule["setting"], needs.goal))
-            return Evidence(next(named), why)
-    raise AssertionError("the last rule of each goal always holds")
-
-
-def _why(rule: Mapping[str, Any], needs: Needs, diagnosis: Diagnosis) -> str | None:
-    """Return the property of the data that meets a rule's condition, in words; None if none does."""
-    labels, features = diagnosis.labels, diagnosis.untrained
-    if "nets" in rule:
-        return "the clients' networks differ" if needs.nets == rule["nets"] else None
-    if "tail_from" in rule:
-        tail = labels.tail_ratio
-        return f"a long tail: rho {tail:.1f}, from {rule['tail_from']:g}" if tail >= rule["tail_from"] else None
-    if "features_from" in rule:
-        distance = -1.0 if features is None else features.class_distance.value
-        words = f"feature skew {distance:.2f}, from {rule['features_from']:g}"
-        return words if distance >= rule["features_from"] else None
-    skew, least = labels.distances["hellinger"].value, rule.get("label_skew_from")
-    # The last rule of each goal has no threshold.
-    if least is None:
-        return f"label skew {skew:.2f} (mean Hellinger distance), below the thresholds of stronger skews"
-    return f"label skew {skew:.2f} (mean Hellinger distance), from {least:g}" if skew >= least else None
+def evidence_for(needs: Needs) -> Mapping[str, Any]:
+    """Return the evidence for resolved needs: baseline, settings, and forecasts as `methods`, highest gain first."""
+    different = needs.nets == "different" and needs.goal == "personal"
+    content = evidence()["forecasts"]["different" if different else needs.goal]
+    return {**content, "methods": [Forecast(**row) for row in content["methods"]]}
 
 
 def fitted(config: RunConfig, method: str, needs: Needs) -> RunConfig:
     """Return the config with another method at its default options, tested as the goal asks for."""
-    yields = rules()["traits"][method]["yields"] if method in rules()["traits"] else ["global"]
+    yields = evidence()["traits"][method]["yields"]
     if needs.goal == "global":
         named = config.evaluation.protocol
         protocol = named if named.startswith("global/") else "global/global"
