@@ -71,7 +71,7 @@ def test_a_finished_study_is_kept_beside_earlier_methods(tmp_path, monkeypatch):
     keys = {"model": "logistic", "rounds": 1, "local_epochs": 1, "seeds": [0, 1]}
     fl.Study(["fedavg", "fedprox"], out=tmp_path / "tiny", scenario=scenario, **keys).run(progress=False)
     cells.write_cells("tiny", {"/fedavg": PLAIN, "/gone": PLAIN})
-    monkeypatch.setattr(keep.advice, "write_rules", lambda: None)
+    monkeypatch.setattr(keep.advice, "write_forecast", lambda: None)
     keep.main([str(tmp_path / "tiny")])
     kept = cells.read_cells("tiny")
     assert list(kept) == ["/fedavg", "/fedprox"]
@@ -81,7 +81,7 @@ def test_a_finished_study_is_kept_beside_earlier_methods(tmp_path, monkeypatch):
 
 def test_values_of_a_reproduction_join_earlier_ones_and_cifar_is_not_the_papers_own(tmp_path, monkeypatch, make_result):
     monkeypatch.setattr(keep, "FOLDER", tmp_path)
-    monkeypatch.setattr(keep.advice, "write_rules", lambda: None)
+    monkeypatch.setattr(keep.advice, "write_forecast", lambda: None)
     recipe = find_recipe("feddw/table1")
     for column, accuracy in (("mnist-practical", 0.99), ("cifar10-practical", 0.6)):
         study = tmp_path / column
