@@ -36,6 +36,7 @@ READ = dict.fromkeys(("fedpac", "fedas", "fedmrl", "pfedfda"), "the repository h
 ABSENT = ("torchvision", "torchvision.transforms", "torchvision.datasets", "torchvision.models", "h5py")
 Check = tuple[str, Any, Any]  # what is compared, the value of the authors' code, and ours
 Tree = Mapping[str, Tensor]
+Round = tuple[Job, JobResult, list[tuple[Tensor, Tensor]]]
 
 
 def gpfl(clone: Path) -> Iterator[Check]:
@@ -147,9 +148,7 @@ def inner_loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[t
     yield (lambda x: functional_call(model, weights, (x,))), SimpleNamespace(step=step)
 
 
-def first_round(
-    method: str, options: Mapping[str, Any], batches: int = 1
-) -> tuple[Job, JobResult, list[tuple[Tensor, Tensor]]]:
+def first_round(method: str, options: Mapping[str, Any], batches: int = 1) -> Round:
     """Run round 1 of a client with 24 digits in `batches` of equal size; return job, result and samples in order."""
     optimizer = {"name": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
     values = {

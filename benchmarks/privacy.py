@@ -105,15 +105,8 @@ class View:
 def views(
     running: _Run, wrapper: str, seen: Mapping[int, tuple[Job, Record]], before: Record, released: Record | None = None
 ) -> dict[int, View]:
-    """Return the view of each client; with +dp that of an outsider on all of them, from one server state to the next.
-
-    Args:
-        running: the run.
-        wrapper: that of the cell.
-        seen: jobs and uploads by client.
-        before: the server's state before the round.
-        released: its next state; None if it is still to be computed.
-    """
+    """Return the view of each client, from the jobs and uploads `seen` in a round; with +dp that of an outsider on all,
+    from the server's state `before` the round to the next (`released`; None computes it)."""
     sent = {client: upload for client, (_, upload) in seen.items()}
     uploads = running.method.unpack(before, sent, running.federation.server_context)
     if wrapper == SUM or wrapper in NOISE:
@@ -135,13 +128,8 @@ def of_client(server: Record, position: int) -> Record:
 
 # -- attacks -------------------------------------------------------------------------------------------------
 def label_errors(seen: Mapping[int, tuple[Job, Record]], of: Mapping[int, View], changes: Collection[str] = ()) -> Row:
-    """Return the mean total variation between guessed and true label shares of the clients, and that of equal shares.
-
-    Args:
-        seen: jobs and uploads by client.
-        of: the attacker's view of each client.
-        changes: upload entries that are changes, not weights.
-    """
+    """Return the mean total variation between guessed and true label shares of the clients, and that of equal shares,
+    from jobs and uploads `seen` in a round, in the attacker's view `of` each client. changes: as of `infer_labels`."""
     guesses, uniform, sources = [], [], set()
     for client, (job, _) in seen.items():
         truth = job.ctx.class_counts.double() / job.ctx.class_counts.sum()
@@ -253,11 +241,8 @@ def with_means(upload: Record) -> Record:
 
 
 def memberships(method: str, wrapper: str, seed: int, rounds: int) -> Row:
-    """Return the AUC of a loss threshold: for each client's last upload, and for the final global model.
-
-    Clients train on a fifth of their samples, for 5 epochs per round, which makes nets overfit. The others are
-    the client's remaining samples, which have its label mix.
-    """
+    """Return the AUC of a loss threshold, for each client's last upload and the final global model. Clients train on a
+    fifth of their samples for 5 epochs per round, and overfit; the others are their remaining samples."""
     plain = config(method, wrapper, seed, rounds, 5).resolved()
     running, engine = started(parse(plain | {"scenario": plain["scenario"] | {"val": 0.8}}), (rounds,))
     running.execute(None)
@@ -391,17 +376,14 @@ def main(words: Sequence[str]) -> None:
         wanted = [cell for cell in cells if not arguments.methods or name_of(*cell) in arguments.methods]
         for seed, cell in itertools.product(range(arguments.seeds), wanted):
             try:
-                fresh = [] if (*cell, seed) in done else [rounded(row) for row in measure(*cell, seed)]
+                fresh = [] if (*cell, seed) in done else measure(*cell, seed)
             except ConfigError as error:
                 print(f"{name_of(*cell)}: left out: {' '.join(str(error).split())[:120]}", flush=True)
                 continue
-            rows += fresh
             for row in fresh:
-                print(json.dumps(row), flush=True)
+                rows.append(
+                    {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+                )
+                print(json.dumps(rows[-1]), flush=True)
             if arguments.keep and fresh:
                 write_rows(path, sorted(rows, key=lambda row: cells.index((row["method"], row.get("wrapper", "")))))
-
-
-def rounded(row: Row) -> Row:
-    """Return the row with four digits after the point."""
-    return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
