@@ -47,7 +47,7 @@ def test_golden_rounds():
         assert [float(upload["variance"]) for upload in sent.values()] == pytest.approx(wanted["variance"], abs=2e-6)
         for client, h in wanted.get("h", {}).items():
             means, counts = ClassTable.stack([sent[client]["start_means"]]), sent[client]["class_counts"]
-            assert matches({"": weighted_means(means, counts.unsqueeze(0))[0]}, {"": h}, tolerance=2e-6)
+            assert matches({"": weighted_means(means, counts.unsqueeze(0), [counts.sum()])[0]}, {"": h}, tolerance=2e-6)
         tree = told(server)
         for client, head in wanted["heads"].items():
             assert matches(tree, {f"{client}/{name}": value for name, value in head.items()}, tolerance=2e-6)
@@ -72,18 +72,22 @@ def statistics():
     return (ClassTable(values, held), torch.tensor([[3, 1], [2, 2], [1, 4]]), torch.tensor([0.4, 0.9, 0.3]).double())
 
 
+def h_of(means, counts):
+    return weighted_means(means, counts, counts.sum(1).tolist())
+
+
 def test_equal_statistics_give_equal_weights():
     means, counts, _ = statistics()
     alike = ClassTable(means.values[[0, 0, 0]], means.held)
-    weights = head_weights(alike, counts[[0, 0, 0]], torch.full((3,), 0.5).double(), 1e-3)
+    weights = head_weights(h_of(alike, counts[[0, 0, 0]]), torch.full((3,), 0.5).double(), 1e-3)
     assert torch.allclose(weights, torch.full((3, 3), 1 / 3).double())
 
 
 def test_noisy_and_distant_heads_have_no_weight():
     means, counts, variances = statistics()
-    noisy = head_weights(means, counts, variances + torch.tensor([0.0, 1e9, 0.0]), 1e-3)
+    noisy = head_weights(h_of(means, counts), variances + torch.tensor([0.0, 1e9, 0.0]), 1e-3)
     assert float(noisy[[0, 2], 1].max()) == 0
-    far = head_weights(ClassTable(1e4 * means.values, means.held), counts, variances, 1e-3)
+    far = head_weights(1e4 * h_of(means, counts), variances, 1e-3)
     assert torch.allclose(far, torch.eye(3).double(), atol=1e-6)
 
 
@@ -133,7 +137,7 @@ def test_mixes_that_are_none_are_reported():
 
 def test_statistics_that_are_not_finite_leave_every_client_its_own_head() -> None:
     means = ClassTable(torch.full((3, 2, 4), torch.nan), torch.ones(3, 2, dtype=torch.bool))
-    weights = head_weights(means, torch.ones(3, 2, dtype=torch.int64), torch.ones(3, dtype=torch.float64), cut=0.0)
+    weights = head_weights(h_of(means, torch.ones(3, 2)), torch.ones(3, dtype=torch.float64), cut=0.0)
     assert torch.equal(weights, torch.eye(3, dtype=torch.float64))
 
 

@@ -32,6 +32,7 @@ from fedloom.engine.round_report import ObservedRound, RoundObserver, RoundRepor
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import ClientStates
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task
+from fedloom.methods.contract.means import keep_unrecorded
 from fedloom.methods.contract.method import Method, Uploads
 from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import group_of
@@ -258,7 +259,7 @@ class Federation:
 
         def aggregate(accepted: Uploads) -> Record:
             with hooked(method, "aggregate", ctx.round):
-                return method.aggregate(self.server, accepted, ctx)
+                return keep_unrecorded(self.server, method.aggregate(self.server, accepted, ctx), accepted)
 
         # A new state may share the memory of uploads, which an engine reuses in the next round, so it is kept.
         if self.guard is None:

@@ -23,6 +23,7 @@ from fedloom.engine.round_report import CE
 from fedloom.flower.checks import check_trained
 from fedloom.flower.wire import MessageError
 from fedloom.methods import Method, ServerContext
+from fedloom.methods.contract.means import RECORDED
 from fedloom.methods.contract.spec import Sent
 
 _PER_CLASS = 2  # samples of each class in a rehearsal
@@ -232,7 +233,7 @@ def _form_of(upload: Record, variable_entries: set[str]) -> tuple[Any, ...]:
 def _check_declared(header: Mapping[str, Any], sends: Mapping[str, Sent], limit: int) -> None:
     """Check the entries of an upload that was not rehearsed, before class tables are expanded to all classes."""
     entries = _entries(header)
-    if unknown := sorted(entries.keys() - {*sends, "samples"}):
+    if unknown := sorted(entries.keys() - {*sends, "samples", RECORDED}):
         raise MessageError(f"it has {short_repr(unknown[0])}, which the method does not declare")
     for name, (kind, _) in entries.items():
         shapes = [header.get(f"{name}/{part}", {}).get("shape", [0, 0]) for part in ("held", "rows")]
@@ -348,11 +349,13 @@ def _check_counts(record: Record, samples: int, class_counts: Tensor | None, *, 
                 raise MessageError(f"{name}: it has counts below 0")
             if int(value.max() if value.numel() else 0) > _LARGEST_COUNT:  # whose sum could leave 64 bits
                 raise MessageError(f"{name}: it has counts above 2**40")
-            if name != "class_counts":
+            if name not in ("class_counts", RECORDED):
                 continue
             if int(value.max()) > samples if several else int(value.sum()) != samples:
                 raise MessageError(f"{name}: they sum to {int(value.sum())}; the client joined with {samples} samples")
-            if class_counts is not None and not torch.equal(value.to(class_counts.dtype), class_counts):
+            if name == RECORDED or class_counts is None:
+                continue
+            if not torch.equal(value[: len(class_counts)].to(class_counts.dtype), class_counts):  # then negatives
                 raise MessageError(f"{name} = {value.tolist()}: by the config the client has {class_counts.tolist()}")
 
 

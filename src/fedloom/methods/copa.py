@@ -1,7 +1,11 @@
+from typing import cast
+
 import torch
 from torch.nn import functional
 
 import fedloom.methods as fm
+from fedloom.methods.contract.means import RECORDED, mean_by_label, mean_of
+from fedloom.methods.parts.several_models import head_in, with_recorded
 
 OWN = "head"
 _HEAD = "head."  # of a client in the server's set, before its number
@@ -21,6 +25,7 @@ class COPA(fm.Method):
         requires=("linear_head",),
         features=True,
         sends={"model": fm.Sent(), OWN: fm.Sent(per_client=True)},
+        labels="multi",
     )
 
     class Options(fm.Options):
@@ -41,11 +46,14 @@ class COPA(fm.Method):
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         body = self.mean(uploads, weights="uniform")
-        return server | {"model": body} | {f"{_HEAD}{client}": upload[OWN] for client, upload in uploads.items()}
+        return (
+            server | {"model": body} | {f"{_HEAD}{client}": head_in(upload, OWN) for client, upload in uploads.items()}
+        )
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         tree = fm.get_tree(payload, "model") | fm.get_tree(payload, f"{_HEAD}{ctx.client}")
-        others = [fm.get_tree(payload, name) for name in payload if name not in ("model", f"{_HEAD}{ctx.client}")]
+        names = [name for name in payload if name not in ("model", f"{_HEAD}{ctx.client}")]
+        others = with_recorded([fm.get_tree(payload, name) for name in names])
         # class by class, each with the rows of all heads: one matrix product and one softmax serve them all
         stacked = {name: torch.stack([head[name] for head in others], 1).flatten(0, 1) for name in (others or [{}])[0]}
         return fm.Start({name: tree[name] for name in ctx.task.init}, {"heads": stacked} if others else {})
@@ -57,7 +65,10 @@ class COPA(fm.Method):
             foreign_logits = functional.linear(z, consts["heads"]["head.weight"], consts["heads"].get("head.bias"))
             foreign_logits = foreign_logits.view(len(batch.y), net.head.out_features, -1)  # [B, C, N - 1]
             # every foreign head must recognise the features, so the label is the same for all of them
-            labels = batch.y.unsqueeze(1).expand(-1, foreign_logits.shape[2])
+            labels = batch.y.unsqueeze(-1).expand(*batch.y.shape, foreign_logits.shape[2])
+            if RECORDED in consts["heads"]:  # but a head says nothing of labels that its client does not record
+                recorded = consts["heads"][RECORDED].view(foreign_logits.shape[1:]) > 0
+                labels = torch.where(recorded, labels, labels.clamp(max=-1))
             terms["ce_foreign"] = self.options.weight * batch.mean(fm.cross_entropy(foreign_logits, labels).sum(1))
         return fm.Objective.sum(terms)
 
@@ -68,8 +79,12 @@ class COPA(fm.Method):
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is not None:
             return {}
-        heads = [fm.get_tree(server, name) for name in server if name.startswith(_HEAD)]
-        tree = fm.get_tree(server, "model") | fm.weighted_mean(heads, [1.0] * len(heads))
+        heads = with_recorded([fm.get_tree(server, name) for name in server if name.startswith(_HEAD)])
+        mean = fm.weighted_mean(heads, [1.0] * len(heads))
+        if heads and RECORDED in heads[0]:
+            weights = torch.stack([head[RECORDED] > 0 for head in heads]).double()
+            mean = cast(fm.Tree, mean_by_label(mean, heads, weights, mean_of))
+        tree = fm.get_tree(server, "model") | mean
         return {"global": fm.Predictor({name: tree[name] for name in ctx.task.init})}
 
 

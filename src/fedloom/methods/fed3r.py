@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -20,11 +18,13 @@ class RidgeHead(SumsRound):
     Options = Options
     method_name = "fed3r"
 
-    def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
+    def head(self, uploads: fm.Uploads, classes: int) -> tuple[Tensor, Tensor]:
         means, shares, squares, samples = self.means(uploads)
         gram = samples * squares + self.options.ridge * torch.eye(len(squares), dtype=squares.dtype)
         sums = samples * shares.unsqueeze(1) * means.values
-        return normalize(torch.linalg.solve(gram, sums.T).T, dim=1, eps=1e-12), masking_bias(means.held)
+        if len(sums) > classes:  # targets of several labels are 1 and -1
+            sums = sums[:classes] - sums[classes : 2 * classes]
+        return normalize(torch.linalg.solve(gram, sums.T).T, dim=1, eps=1e-12), masking_bias(means.held[:classes])
 
 
 @fm.register
@@ -35,7 +35,6 @@ class Fed3R(OneShotHead):
     In a closing round clients send sums over their samples: of z by class and of z z^T. The rows of the head are (sum z
     z^T + lambda I)^-1 n_c mu_c, made unit, with mu_c the mean of class c over all clients; it has no bias."""
 
-    spec = replace(OneShotHead.spec, labels="multi")
     Options = Options
     head_round = RidgeHead
     citation = fm.Citation(

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 import fedloom.methods as fm
+from fedloom.methods.contract.means import RECORDED
 from fedloom.methods.parts.parameters import parameters
 
 COMBINATIONS = 4096  # tried for one batch of clients at most
+_OF_LABELS = (RECORDED, "samples")  # kept of an upload of several labels, for its weight in their rows
 
 
 @fm.register
@@ -69,8 +71,8 @@ class FedCDA(fm.Method):
             for client, best in zip(group, closest(fixed, options, self.options.smoothness), strict=True):
                 choice[client] = best
             chosen += group
-        trees = [fm.get_tree(stored, f"kept.{client}.{int(choice[client])}") for client in sorted(chosen)]
-        return {"model": self.reduce("model", trees, [1.0] * len(trees)), "choice": choice} | stored
+        models: fm.Uploads = {k: self._chosen(stored, k, int(choice[k])) for k in sorted(chosen)}
+        return {"model": self.mean(models, weights="uniform"), "choice": choice} | stored
 
     def _pushed(self, stored: fm.Record, client: int, upload: fm.Record) -> fm.Record:
         entries: fm.Record = {f"kept.{client}.0": upload["model"], f"loss.{client}.0": upload["loss"]}
@@ -78,7 +80,12 @@ class FedCDA(fm.Method):
             for name in ("kept", "loss"):
                 if f"{name}.{client}.{slot - 1}" in stored:
                     entries[f"{name}.{client}.{slot}"] = stored[f"{name}.{client}.{slot - 1}"]
-        return entries
+        return entries | {f"{name}.{client}": upload[name] for name in _OF_LABELS if RECORDED in upload}
+
+    @staticmethod
+    def _chosen(stored: fm.Record, client: int, slot: int) -> fm.Record:
+        facts: fm.Record = {n: stored[f"{n}.{client}"] for n in _OF_LABELS if f"{n}.{client}" in stored}
+        return {"model": stored[f"kept.{client}.{slot}"]} | facts
 
     def _options(self, stored: fm.Record, client: int, centre: fm.Tree, task: fm.Task) -> list[tuple[Tensor, float]]:
         slots = range(self.options.kept)

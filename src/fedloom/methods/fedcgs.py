@@ -26,25 +26,31 @@ class GaussianHead(SumsRound):
     Options = Options
     method_name = "fedcgs"
 
-    def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
-        means, shares, covariance = self.gaussians(uploads)
+    def head(self, uploads: fm.Uploads, classes: int) -> tuple[Tensor, Tensor]:
+        means, shares, covariance = self.gaussians(uploads, classes)
         return gaussian_head(means, conditioned(covariance, LARGEST_CONDITION)[0], shares)
 
-    def gaussians(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor, Tensor]:
+    def gaussians(self, uploads: fm.Uploads, classes: int) -> tuple[fm.ClassTable, Tensor, Tensor]:
         """Return class means [C, d], class shares [C] and the covariance [d, d] with gamma added."""
         means, shares, squares, samples = self.means(uploads)
+        several, weights = len(shares) > classes, shares
+        if several:  # the covariance within the two sides of a label is a mean over labels
+            recorded = shares[:-1].view(2, classes).sum(0).repeat(2)
+            weights = shares[:-1] / recorded.clamp(min=1e-300) / (recorded > 0).sum().clamp(min=1) * 2
         if self.options.covariance == "all":
-            centre = shares @ means.values
+            centre = means.values[-1] if several else shares @ means.values
             between = torch.outer(centre, centre)
         else:
-            between = (means.values.T * shares) @ means.values
+            rows = means.values[: len(weights)]
+            between = (rows.T * weights) @ rows
         scatter = samples * (squares - between)
         identity = torch.eye(len(squares), dtype=squares.dtype)
         return means, shares, scatter / max(samples - 1, 1) + self.options.gamma * identity
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
-        means, _, covariance = self.gaussians(uploads)
-        condition, missing, found = conditioned(covariance, LARGEST_CONDITION)[1], int((~means.held).sum()), []
+        means, _, covariance = self.gaussians(uploads, ctx.task.num_classes)
+        missing = int((~means.held[: ctx.task.num_classes]).sum())
+        condition, found = conditioned(covariance, LARGEST_CONDITION)[1], list[fm.Diagnostic]()
         if condition > LARGEST_CONDITION:
             message = (
                 f"the covariance of the features has the condition {condition:.1e}: directions without variance got a "

@@ -7,6 +7,7 @@ from torch.nn.functional import normalize
 
 import fedloom.methods as fm
 from fedloom.core import trees
+from fedloom.methods.parts.contrast import same_and_other
 
 _LEFT_OUT = -1e9  # the score of a row that does not count: finite, so that gradients are
 
@@ -20,7 +21,8 @@ class FedClassAvg(fm.Method):
     unit features at temperature tau. A client begins its first round with `pretraining` epochs of plain CE. Server: the
     mean of heads by samples. Bodies may differ, if the heads have one shape."""
 
-    spec = fm.Spec(requires=("same_heads",), private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any", views=2)
+    private = fm.ALL_ROLES - {fm.Role.HEAD}
+    spec = fm.Spec(requires=("same_heads",), private=private, architectures="any", views=2, labels="multi")
 
     class Options(fm.Options):
         tau: float = fm.option(0.07, "Temperature of the contrast.", gt=0)
@@ -52,7 +54,7 @@ class FedClassAvg(fm.Method):
         views = [net.features(x) for x in (batch.x, cast(Tensor, batch.second))]
         ce = batch.mean(fm.cross_entropy(net.head(views[0]), batch.y))
         scale = 1.0 if self.options.base_tau is None else self.options.tau / self.options.base_tau
-        contrast = batch.mean(supervised_contrast(views, batch, self.options.tau))
+        contrast = batch.by_label(views[0])[1].mean(supervised_contrast(views, batch, self.options.tau))
         head = trees.select(dict(net.named_parameters()), consts["received"])
         proximal = trees.squared_distance(head, consts["received"])
         return fm.Objective.sum({"ce": ce, "contrast": scale * contrast, "proximal": self.options.rho * proximal})
@@ -64,14 +66,15 @@ class FedClassAvg(fm.Method):
 
 def supervised_contrast(views: Sequence[Tensor], batch: fm.Batch, tau: float) -> Tensor:
     """Return the supervised contrastive loss [B] of the features [B, d] of several `views`, a mean over views (Khosla
-    et al. 2020, Eq. 2). Positives are all other rows of the label; without any the loss is 0. Padded rows of `batch` do
-    not count."""
-    z, size = normalize(torch.cat(list(views)), dim=1), len(batch.y)
-    labels = batch.y.repeat(len(views))
-    others = ~torch.eye(len(labels), dtype=torch.bool, device=z.device)
+    et al. 2020, Eq. 2), or that of the rows of `Batch.by_label`. Positives are all other rows of the label; without any
+    the loss is 0. Padded rows of `batch` do not count."""
+    z = normalize(torch.cat(list(views)), dim=1)
+    of_views = fm.Batch(z, torch.cat([batch.y] * len(views)))
+    others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
     if batch.mask is not None:
         others = others & batch.mask.repeat(len(views))
-    scores = torch.where(others, z @ z.T / tau, _LEFT_OUT)
-    positive = others & (labels.unsqueeze(0) == labels.unsqueeze(1))
+    others, (same, other) = of_views.by_label(others)[0], same_and_other(of_views)
+    scores = torch.where(others & (same | other), of_views.by_label(z @ z.T / tau)[0], _LEFT_OUT)
+    positive = others & same
     shares = torch.where(positive, torch.log_softmax(scores, 1), 0.0).sum(1) / positive.sum(1).clamp(min=1)
-    return -shares.view(-1, size).mean(0)
+    return -shares.view(len(views), -1).mean(0)

@@ -8,7 +8,9 @@ from torch.nn.functional import linear
 
 import fedloom.methods as fm
 from fedloom.core.trees import nbytes
+from fedloom.methods.contract.means import RECORDED
 from fedloom.methods.fedbn import bn_roles
+from fedloom.methods.parts.several_models import head_in, with_recorded
 
 ONLINE, OFFLINE = "online", "offline"
 _STACK_BYTES = 4 << 20  # of heads that are stacked
@@ -25,7 +27,8 @@ class FedCO2(fm.Method):
     (Eq. 2) and keeps a bank of heads. Prediction: the sum of both nets' logits (Eq. 3). The method's page says why
     preset `sound` is `paper`."""
 
-    spec = fm.Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}), features=True)
+    nets: dict[str, str | None] = {ONLINE: None, OFFLINE: None}
+    spec = fm.Spec(nets=nets, private_nets=frozenset({OFFLINE}), features=True, labels="multi")
 
     class Options(fm.Options):
         algorithm: Literal["feature_skew", "label_skew"] = fm.option(
@@ -122,7 +125,7 @@ class FedCO2(fm.Method):
             return next_server
         bank = server if self.options.bank == "cache" else {}
         heads = {name: value for name, value in bank.items() if name.startswith(head_of())}
-        return next_server | heads | {head_of(client): upload["head"] for client, upload in uploads.items()}
+        return next_server | heads | {head_of(client): head_in(upload, "head") for client, upload in uploads.items()}
 
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         state = super().client_init(ctx)
@@ -134,7 +137,8 @@ class FedCO2(fm.Method):
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
-        consts: fm.Consts = {"heads": head_stacks([fm.get_tree(payload, name) for name in payload if name != "model"])}
+        heads = with_recorded([fm.get_tree(payload, name) for name in payload if name != "model"])
+        consts: fm.Consts = {"heads": head_stacks(heads)}
         if "participated" in state:
             consts["teachers"] = {name: _child(start.tree, name) for name in (ONLINE, OFFLINE)}
         return fm.Start(start.tree, consts)
@@ -156,7 +160,7 @@ class FedCO2(fm.Method):
             if to[student]:
                 with torch.no_grad():
                     taught = bundle.functional.logits(consts["teachers"][teacher], batch.x)
-                terms[f"intra_{student}"] = batch.mean(fm.kl_divergence(taught, bundle[student](batch.x)))
+                terms[f"intra_{student}"] = batch.mean(fm.kl_divergence(taught, bundle[student](batch.x), batch.y))
             elif self.options.replace_intra:
                 terms[f"ce_{student}"] = batch.mean(fm.cross_entropy(bundle[student](batch.x), batch.y))
         return fm.Objective.sum(terms)
@@ -219,8 +223,10 @@ def foreign_losses(bundle: fm.Bundle, maps: Tensor, batch: fm.Batch, stacks: Seq
     losses = []
     for stack in stacks:
         logits = foreign_logits(bundle, maps, stack)
-        labels = batch.y.unsqueeze(1).expand(-1, logits.shape[1])
-        by_sample = fm.cross_entropy(logits.flatten(0, 1), labels.flatten()).view(labels.shape)
+        labels = batch.y.unsqueeze(1).expand(-1, logits.shape[1], *batch.y.shape[1:])
+        if RECORDED in stack:  # a head says nothing of labels that its client does not record
+            labels = torch.where(stack[RECORDED] > 0, labels, labels.clamp(max=-1))
+        by_sample = fm.cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)).view(labels.shape[:2])
         losses.append(batch.mean(by_sample).sum())
     return torch.stack(losses).sum()
 

@@ -18,14 +18,18 @@ class CovarianceHead(MeansRound):
     Options = Options
     method_name = "fedcof"
 
-    def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
+    def head(self, uploads: fm.Uploads, classes: int) -> tuple[Tensor, Tensor]:
         means, counts = self.class_means(uploads)
-        tables = fm.tables_of(uploads, "means")
-        gram = self.gram(means, covariances(tables, counts, means), counts.sum(0))
-        if not gram.isfinite().all():
-            return torch.full_like(means.values, torch.nan), masking_bias(means.held)
-        sums = counts.sum(0).unsqueeze(1) * means.values
-        rows = sums @ torch.linalg.pinv(gram, hermitian=True)
+        spread, totals = covariances(fm.tables_of(uploads, "means"), counts, means), counts.sum(0)
+        # all classes are one problem, and so are the two sides of each of several labels
+        parts = torch.arange(len(totals)).view(-1, classes)
+        rows = torch.empty_like(means.values)
+        for part in parts.T if len(parts) > 1 else parts:
+            gram = self.gram(fm.ClassTable(means.values[part], means.held[part]), spread[part], totals[part])
+            if not gram.isfinite().all():
+                return torch.full_like(means.values, torch.nan), masking_bias(means.held)
+            sums = totals[part].unsqueeze(1) * means.values[part]
+            rows[part] = sums @ torch.linalg.pinv(gram, hermitian=True)
         return normalize(rows, dim=1, eps=1e-12), masking_bias(means.held)
 
     def gram(self, means: fm.ClassTable, spread: Tensor, totals: Tensor) -> Tensor:
@@ -39,7 +43,7 @@ class CovarianceHead(MeansRound):
         return gram
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
-        holders = fm.tables_of(uploads, "means").held.sum(0)
+        holders = fm.tables_of(uploads, "means").held.sum(0)[: ctx.task.num_classes]
         alone = int((holders <= 1).sum())
         if not alone:
             return []

@@ -6,6 +6,7 @@ from torch import Tensor
 
 import fedloom.methods as fm
 from fedloom.data.dataset import Dataset
+from fedloom.methods.contract.means import recorded_shares
 from fedloom.methods.parts.measures import batches, descended
 from fedloom.nets.loaded_net import group_of
 
@@ -22,7 +23,7 @@ class FedDF(fm.Method):
     all participants teach it. The paper stops by accuracy on validation data, after 10,000 steps at most; here the
     number of steps is fixed."""
 
-    spec = fm.Spec(architectures="any", sends={"model": fm.Sent(per_client=True)}, public="inputs")
+    spec = fm.Spec(architectures="any", sends={"model": fm.Sent(per_client=True)}, public="inputs", labels="multi")
 
     class Options(fm.Options):
         steps: int = fm.option(100, "Distillation steps of the server in a round.", ge=0)
@@ -58,16 +59,27 @@ class FedDF(fm.Method):
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         public = ctx.public
         assert public is not None, "`Spec.public` asks for it"
-        logits = torch.stack([_logits(fm.get_tree(u, "model"), k, public, ctx) for k, u in uploads.items()]).mean(0)
+        of_clients = torch.stack([_logits(fm.get_tree(u, "model"), k, public, ctx) for k, u in uploads.items()])
+        logits, shares = of_clients.mean(0), recorded_shares(uploads)
+        if shares is not None:  # of several labels, each has the teachers that record it
+            taught = (shares.unsqueeze(1) * of_clients).sum(0) / shares.sum(0).clamp(min=1e-300)
+            logits = torch.where(shares.sum(0) > 0, taught, logits)
         rng, next_server = ctx.task.streams.numpy("distillation", ctx.round), dict(server)
         for group in sorted({group_of(client, ctx.nets) for client in uploads}):
             mean: fm.Tree = self.mean({k: upload for k, upload in uploads.items() if group_of(k, ctx.nets) == group})
             # all architectures have the same teachers, and each its own student: the mean of its clients
-            next_server[model_of(group)] = self._taught(mean, ctx.nets[group], logits, public, rng)
+            facts = ctx.nets[group], logits, public, rng, shares is not None
+            next_server[model_of(group)] = self._taught(mean, *facts)
         return next_server
 
     def _taught(
-        self, tree: fm.Tree, net: fm.FunctionalNet, logits: Tensor, public: Dataset, rng: np.random.Generator
+        self,
+        tree: fm.Tree,
+        net: fm.FunctionalNet,
+        logits: Tensor,
+        public: Dataset,
+        rng: np.random.Generator,
+        several: bool,
     ) -> fm.Tree:
         options, trained = self.options, {name: value for name, value in tree.items() if name in net.trainable}
         drawn = batches(len(public), options.server_batch_size, rng)
@@ -75,7 +87,8 @@ class FedDF(fm.Method):
         def loss(leaves: fm.Tree) -> Tensor:
             rows = next(drawn)
             student_logits = net.logits(tree | leaves, public.gather(rows))
-            return fm.kl_divergence(logits[rows].to(student_logits.dtype), student_logits).mean()
+            teacher_logits = logits[rows].to(student_logits.dtype)
+            return fm.kl_divergence(teacher_logits, student_logits, teacher_logits if several else None).mean()
 
         adam = options.server_optimizer == "adam"
         return tree | descended(loss, trained, options.server_lr, options.steps, adam=adam, cosine=options.cosine)

@@ -2,7 +2,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import fedloom.methods as fm
-from fedloom.methods.parts.measures import descended, features
+from fedloom.methods.parts.measures import descended, features, labelled_rows
 
 
 @fm.register
@@ -18,6 +18,7 @@ class FedGH(fm.Method):
         private=fm.ALL_ROLES - {fm.Role.HEAD},
         architectures="any",
         sends={"prototypes": fm.Sent(per_client=True, labels=True)},
+        labels="multi",
     )
 
     class Options(fm.Options):
@@ -32,20 +33,23 @@ class FedGH(fm.Method):
     citation = fm.Citation("Yi et al., ACM MM 2023, arXiv 2303.13137", traffic=("H", "Cd + mask", "B"))
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
-        return [*super().phases(start, ctx), fm.Collect({"prototypes": fm.ClassMeans(features)})]
+        return [*super().phases(start, ctx), fm.Collect({"prototypes": fm.ClassMeans(features, sides=True)})]
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         _, next_state = super().end(work, state, ctx)
         return {"prototypes": work.collected["prototypes"]}, next_state
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        head, classes = fm.get_tree(server, "model"), ctx.task.num_classes
         tables = fm.tables_of(uploads, "prototypes")
-        labels = tables.held.nonzero()[:, 1]
-        head = fm.get_tree(server, "model")
-        rows = tables.values[tables.held].to(head["head.weight"].dtype)
+        rows, labels = labelled_rows(tables, head["head.weight"].dtype)
+        several = tables.held.shape[1] > classes
 
         def loss(tree: fm.Tree) -> Tensor:
             logits = functional.linear(rows, tree["head.weight"], tree.get("head.bias"))
+            if several:  # a row is of the positives or the negatives of one label, and tells nothing of the others
+                of_label = logits.gather(1, labels.unsqueeze(1) % classes).squeeze(1)
+                return functional.binary_cross_entropy_with_logits(of_label, (labels < classes).to(logits.dtype))
             return functional.cross_entropy(logits, labels)
 
         return {"model": descended(loss, head, self.options.server_lr, self.options.server_epochs)}

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 import fedloom.methods as fm
 from fedloom.methods.parts.parameters import client_row
 from fedloom.methods.parts.several_models import pair_predictors, require_same_net
+from fedloom.methods.wrappers.wrapping import Changed
 
 PARTS = (":u", ":s", ":v")  # behind an entry's name
 MENTOR, MENTEE = "mentor", "mentee"
@@ -81,8 +82,8 @@ class FedKD(fm.Method):
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         if self.options.compresses == "nothing":
             return {"model": self.mean(uploads, weights="uniform")}
-        trees = (restored(fm.get_tree(upload, "model")) for upload in uploads.values())
-        mean = cast(fm.Tree, self.reduce("model", trees, [1.0] * len(uploads)))
+        whole = Changed(uploads, lambda _, upload: upload | {"model": restored(fm.get_tree(upload, "model"))})
+        mean: fm.Tree = self.mean(whole, weights="uniform")
         factors = factored(mean, self.energy(ctx.task, ctx.round))
         if self.options.compresses == "weights":
             return {"model": restored(factors), "factors": factors}

@@ -30,6 +30,7 @@ class FedL2G(fm.Method):
         features=True,
         sends={"guiding": fm.Sent(labels=True, statistic="guiding vectors of held classes")},
         unstackable="its vectors learn from gradients of a gradient",
+        labels="multi",
     )
 
     class Options(fm.Options):
@@ -105,9 +106,10 @@ class FedL2G(fm.Method):
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
         logits = net.head(z)
-        apart = (logits if self.options.guides == "logits" else z) - cast(Tensor, net.extra.guiding)[batch.y]
+        guided, by_label = batch.by_label(logits if self.options.guides == "logits" else z)
+        apart = guided - cast(Tensor, net.extra.guiding)[by_label.y]
         ce = batch.mean(fm.cross_entropy(logits, batch.y))
-        return fm.Objective.sum({"ce": ce, "guide": batch.mean(apart.square().mean(1))})
+        return fm.Objective.sum({"ce": ce, "guide": by_label.mean(apart.square().mean(1))})
 
     def loss_of_quiz(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         """Return the CE of `consts["quiz"]` after a guided step on a study `batch`, as a function of the vectors."""

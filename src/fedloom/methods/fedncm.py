@@ -10,7 +10,7 @@ class MeansHead(MeansRound):
 
     method_name = "fedncm"
 
-    def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
+    def head(self, uploads: fm.Uploads, classes: int) -> tuple[Tensor, Tensor]:
         means, _ = self.class_means(uploads)
         return normalize(means.values, dim=1, eps=1e-12), masking_bias(means.held)
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -5,6 +6,7 @@ import torch
 from torch import Tensor
 
 import fedloom.methods as fm
+from fedloom.methods.contract.means import RECORDED, recorded_shares
 from fedloom.methods.parts.measures import features
 
 _TOLERANCE = 1e-12  # of the largest entry of the matrix: below it, a difference is rounding
@@ -33,6 +35,7 @@ class FedPAC(fm.Method):
             "class_counts": fm.Sent(per_client=True, labels=True),
             "variance": fm.Sent(per_client=True, spread=20.0, statistic="variance of features"),
         },
+        labels="multi",
     )
 
     class Options(fm.Options):
@@ -74,12 +77,14 @@ class FedPAC(fm.Method):
             means = means.fill_missing(fm.get_table(server, "prototypes"))
         tables = fm.tables_of(uploads, "start_means")
         variances = torch.tensor(fm.numbers_of(uploads, "variance"), dtype=torch.float64)
-        weights = head_weights(tables, counts, variances, self.options.cut)
-        heads = [fm.get_tree(upload, "head") for upload in uploads.values()]
+        h, recorded = weighted_means(tables, counts, fm.numbers_of(uploads, "samples")), recorded_shares(uploads)
+        weights = head_weights(h, variances, self.options.cut, None if recorded is None else recorded > 0)
+        heads: fm.Uploads = {k: fm.select(upload, ("head", RECORDED, "samples")) for k, upload in uploads.items()}
         for client, row in zip(uploads, weights.tolist(), strict=True):
             # zero weights are left out rather than multiplied: a head that diverged would spoil the sum
-            mixed = [(head, weight) for head, weight in zip(heads, row, strict=True) if weight > 0]
-            server = server | {_head_of(client): fm.weighted_mean(*zip(*mixed, strict=True))}
+            mixed = {k: weight for k, weight in zip(heads, row, strict=True) if weight > 0}
+            mean = self.mean({k: heads[k] for k in mixed}, "head", [*mixed.values()])
+            server = server | {_head_of(client): mean}
         found: fm.Record = {"prototypes": means, "head_weights": weights.to(torch.float32)}
         return server | super().aggregate(server, uploads, ctx) | found
 
@@ -105,19 +110,20 @@ class FedPAC(fm.Method):
         z = net.features(batch.x)
         terms = {"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "rows" in consts:
-            known, own = consts["known"][batch.y], consts["start_means"]
+            pulled, by_label = batch.by_label(z)
+            known, own = consts["known"][by_label.y], consts["start_means"]
             # a class without a global mean is pulled to the client's own mean from before training
-            rows = torch.where(known.unsqueeze(1), consts["rows"][batch.y], own.values[batch.y])
-            pulled = known | own.held[batch.y] if self.options.unknown == "own" else known
-            distance = (z - rows).square().mean(1)
-            terms["prototypes"] = self.options.weight * batch.mean(torch.where(pulled, distance, 0.0))
+            rows = torch.where(known.unsqueeze(1), consts["rows"][by_label.y], own.values[by_label.y])
+            has_mean = known | own.held[by_label.y] if self.options.unknown == "own" else known
+            distance = torch.where(has_mean, (pulled - rows).square().mean(1), 0.0)
+            terms["prototypes"] = self.options.weight * by_label.mean(distance)
         return fm.Objective.sum(terms)
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, next_state = super().end(work, state, ctx)
         means = work.collected["start_means"]
-        h = weighted_means(fm.ClassTable.stack([means]), ctx.class_counts.unsqueeze(0))
-        # E|z|^2 - sum_c |h_c|^2 in float64, since both are large and nearly equal
+        h = weighted_means(fm.ClassTable.stack([means]), ctx.class_counts.unsqueeze(0), [ctx.samples])
+        # E|z y|^2 - sum_c |h_c|^2 in float64, since both are large and nearly equal
         variance = (float(work.collected["squares"]) - float(h.square().sum())) / ctx.samples
         tables = {"prototypes": work.collected["prototypes"], "start_means": means, "class_counts": ctx.class_counts}
         return payload | {"head": next_state["model"]} | tables | {"variance": max(0.0, variance)}, next_state
@@ -192,22 +198,21 @@ def _minimum_on_support(quadratic: Tensor, support: Tensor) -> Tensor:
     return weights
 
 
-def weighted_means(means: fm.ClassTable, counts: Tensor) -> Tensor:
-    """Return h [m, C, d]: class means [m, C, d] times the share of the class among the client's samples."""
-    shares = counts.double() / counts.sum(1, keepdim=True).clamp(min=1)
+def weighted_means(means: fm.ClassTable, counts: Tensor, samples: Sequence[float]) -> Tensor:
+    """Return h [m, C, d]: class means [m, C, d] times the share of the class among each client's `samples`."""
+    shares = counts.double() / torch.tensor(samples, dtype=torch.float64).clamp(min=1).unsqueeze(1)
     return shares.unsqueeze(2) * means.values.double()
 
 
-def head_weights(means: fm.ClassTable, counts: Tensor, variances: Tensor, cut: float) -> Tensor:
+def head_weights(h: Tensor, variances: Tensor, cut: float, recorded: Tensor | None = None) -> Tensor:
     """Return the weights of all heads for each client [m, m], rows of sum 1: row i minimises a^T (diag(variances) +
-    D_i) a on the simplex, D_i[j, l] = (h_i - h_j) . (h_i - h_l), h class `means` [m, C, d] times class shares; weights
-    up to `cut` become 0. Without finite statistics clients keep their own head."""
-    h = weighted_means(means, counts).flatten(1)
+    D_i) a on the simplex, D_i[j, l] = (h_i - h_j) . (h_i - h_l), h the `weighted_means` [m, C, d], over the labels that
+    both have `recorded` [m, L]; weights up to `cut` become 0. Without finite statistics clients keep their own head."""
     if not bool(h.isfinite().all() and variances.isfinite().all()):
         return torch.eye(len(h), dtype=torch.float64)
-    rows = []
-    for own in h:
-        differences = own - h
+    recorded, rows = torch.ones(h.shape[:2]) > 0 if recorded is None else recorded, []
+    for own, own_labels in zip(h, recorded, strict=True):
+        differences = torch.where((own_labels & recorded).unsqueeze(2), own - h, 0.0).flatten(1)
         weights = minimum_on_simplex(variances.diag() + differences @ differences.T)
         kept = torch.where(weights > cut, weights, 0.0)
         kept = kept if bool(kept.any()) else weights
@@ -216,7 +221,8 @@ def head_weights(means: fm.ClassTable, counts: Tensor, variances: Tensor, cut: f
 
 
 def _squared_lengths(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    return net.features(batch.x).double().square().sum(1)
+    squares = net.features(batch.x).double().square().sum(1)
+    return squares if batch.y.dim() == 1 else squares * (batch.y == 1).sum(1)  # |z y|^2 of several labels y
 
 
 def _head_of(client: int) -> str:

@@ -25,7 +25,7 @@ class FedPCL(fm.Method):
         architectures="any",
         features=True,
         sends={"prototypes": fm.Sent(per_client=True, labels=True)},
-        single_because="it predicts the class of the nearest prototype",
+        labels="multi",
     )
 
     class Options(fm.Options):
@@ -68,18 +68,24 @@ class FedPCL(fm.Method):
         return fm.Start(tree, consts)
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
-        collect = fm.Collect({"prototypes": fm.ClassMeans(unit_features)})
+        collect = fm.Collect({"prototypes": fm.ClassMeans(unit_features, sides=True)})
         if "rows" not in start.consts:
             return [collect]
         return [fm.Train(self.loss, ctx.task.local_epochs, fm.TRAINABLE - {fm.Role.HEAD}), collect]
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        directions, rows = unit(net.features(batch.x)), consts["rows"]  # [B, d], [K + 1, C, d]
+        directions, rows, known = unit(net.features(batch.x)), consts["rows"], consts["known"]  # [B, d], [K + 1, C, d]
         products = directions @ rows.flatten(0, 1).to(directions.dtype).T / self.options.tau
-        absent = torch.where(consts["known"], 0.0, fm.ABSENT).to(products.dtype)
-        logits = products.view(-1, *rows.shape[:2]) + absent  # [B, K + 1, C]
-        losses = fm.cross_entropy(logits.transpose(1, 2), batch.y.unsqueeze(1).expand(-1, len(rows)))
-        counted = torch.where(consts["known"][batch.y].unsqueeze(1), losses, 0.0)
+        logits = products.view(-1, *rows.shape[:2])  # [B, K + 1, C]
+        if batch.y.dim() == 2:  # of several labels, a choice between the two sides of each
+            positive, negative = logits.chunk(2, 2)
+            labels = torch.where(known.view(2, -1).all(0), batch.y, batch.y.clamp(max=-1))
+            logits, labels = (positive - negative).transpose(1, 2), labels.unsqueeze(2).expand(-1, -1, len(rows))
+            counted = fm.cross_entropy(logits, labels)
+        else:
+            logits = logits + torch.where(known, 0.0, fm.ABSENT).to(products.dtype)
+            losses = fm.cross_entropy(logits.transpose(1, 2), batch.y.unsqueeze(1).expand(-1, len(rows)))
+            counted = torch.where(known[batch.y].unsqueeze(1), losses, 0.0)
         terms = {"ce_global": batch.mean(counted[:, 0]), "ce_clients": batch.mean(counted[:, 1:].mean(1))}
         return fm.Objective.sum(terms)
 
@@ -93,7 +99,7 @@ class FedPCL(fm.Method):
         table = fm.get_table(source, "prototypes") if "prototypes" in source else None
         if table is None:  # no client has sent class means yet
             return offered
-        scores = functools.partial(products_with, table=table)
+        scores = functools.partial(products_with, table=table, tau=self.options.tau)
         return {kind: fm.Predictor(predictor.tree, scores) for kind, predictor in offered.items()}
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
@@ -110,8 +116,10 @@ def unit_features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     return unit(net.features(batch.x))
 
 
-def products_with(net: fm.Net, x: Tensor, table: fm.ClassTable) -> Tensor:
-    """Return scores [B, C]: products of the unit features of x with the class means of `table` [C, d]."""
-    directions = unit(net.features(x))
+def products_with(net: fm.Net, x: Tensor, table: fm.ClassTable, tau: float) -> Tensor:
+    """Return scores [B, C]: products of the unit features of x with the class means of `table` [C, d]; of several
+    labels [2 L, d] those of the positives less those of the negatives, over `tau`, as in training."""
+    directions, classes = unit(net.features(x)), net.head.out_features
     scores: Tensor = directions @ table.values.to(directions).T
-    return torch.where(table.held.to(scores.device), scores, UNKNOWN)
+    scores = torch.where(table.held.to(scores.device), scores, UNKNOWN)
+    return (scores[:, :classes] - scores[:, classes:]) / tau if len(table.held) > classes else scores

@@ -3,6 +3,7 @@ from typing import Literal
 import torch
 
 import fedloom.methods as fm
+from fedloom.methods.contract.sample_statistics import unit_rows
 from fedloom.methods.fpl import with_absent_classes
 from fedloom.methods.parts.contrast import unit
 from fedloom.methods.parts.measures import features
@@ -22,7 +23,10 @@ class FedPLVM(fm.Method):
     weights; FINCH over all clusters' means of a class."""
 
     spec = fm.Spec(
-        receives=None, features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)}
+        receives=None,
+        features=True,
+        sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)},
+        labels="multi",
     )
 
     class Options(fm.Options):
@@ -77,21 +81,25 @@ class FedPLVM(fm.Method):
         options, z = self.options, net.features(batch.x)
         terms = {"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "rows" in consts:
-            known, direction = consts["known"][batch.y], unit(z)
+            direction, by_label = batch.by_label(unit(z))
+            known, classes = consts["known"][by_label.y], consts["classes"]
             cosines = direction @ consts["rows"].to(z.dtype).T
             # alpha < 1 makes far prototypes count more; a power of a negative cosine is not real
             scores = cosines.clamp(min=SMALLEST_COSINE).pow(options.alpha) / options.tau
-            of_class = torch.where(consts["classes"] == batch.y.unsqueeze(1), scores, _NEVER)
+            own = classes == by_label.y.unsqueeze(1)
+            of_class = torch.where(own, scores, _NEVER)
+            if by_label.rivals is not None:
+                scores = torch.where(own | by_label.rivals[:, classes], scores, _NEVER)
             contrast = scores.logsumexp(1) - of_class.logsumexp(1)
-            apart = 1 - (direction * consts["centres"].to(z.dtype)[batch.y]).sum(1)
-            terms["contrast"] = options.weight * batch.mean(torch.where(known, contrast, 0.0))
-            terms["pull"] = options.weight * options.pull * batch.mean(torch.where(known, apart.square(), 0.0))
+            apart = 1 - (direction * consts["centres"].to(z.dtype)[by_label.y]).sum(1)
+            terms["contrast"] = options.weight * by_label.mean(torch.where(known, contrast, 0.0))
+            terms["pull"] = options.weight * options.pull * by_label.mean(torch.where(known, apart.square(), 0.0))
         return fm.Objective.sum(terms)
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         found: fm.LabelledRows = work.collected["features"]
-        rows = [found.values[found.labels == label] for label in range(ctx.task.num_classes)]
+        rows = [found.values[held] for held in unit_rows(found.labels, ctx.task.num_classes).bool().T]
         return payload | {"prototypes": clusters_by_class(rows).to(torch.float32)}, state
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:

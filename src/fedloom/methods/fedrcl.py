@@ -3,6 +3,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 import fedloom.methods as fm
+from fedloom.methods.parts.contrast import same_and_other
 
 NONE = 2.0  # no cosine: stands where there is no partner
 FAR = -1e4  # below every cosine: stands where there is no negative
@@ -19,7 +20,7 @@ class FedRCL(fm.Method):
     most similar of others; penalty = -log(e^(1 / tau) / (e^(1 / tau) + e^(q / tau))), q the least similar other sample
     of the class, -1 where it is below the threshold."""
 
-    spec = fm.Spec(features=True)
+    spec = fm.Spec(features=True, labels="multi")
 
     class Options(fm.Options):
         weight: float = fm.option(1.0, "Weight of both terms relative to cross-entropy; 0 is FedAvg.", ge=0)
@@ -42,22 +43,23 @@ class FedRCL(fm.Method):
         options = self.options
         levels, z = net.levels(batch.x)
         by_level = [relaxed_contrast(level, batch, options.tau, options.threshold) for level in levels]
-        contrast, penalty = (torch.stack([batch.mean(t) for t in ts]).mean() for ts in zip(*by_level, strict=True))
+        mean = batch.by_label(z)[1].mean
+        contrast, penalty = (torch.stack([mean(t) for t in ts]).mean() for ts in zip(*by_level, strict=True))
         contrasts = {"contrast": options.weight * contrast, "penalty": options.weight * options.beta * penalty}
         return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y)), **contrasts})
 
 
 def relaxed_contrast(level: Tensor, batch: fm.Batch, tau: float, threshold: float) -> tuple[Tensor, Tensor]:
-    """Return contrast and penalty of each sample [B] of a `batch`, as in `FedRCL`, for features of one `level` [B, c,
-    ...]."""
+    """Return contrast and penalty of each sample [B] of a `batch`, or row of `Batch.by_label`, as in `FedRCL`, for
+    features of one `level` [B, c, ...]."""
     directions = normalize(level.flatten(2).mean(2) if level.dim() > 2 else level, dim=1)
-    cosines = directions @ directions.T
-    counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
-    same_class = batch.y.unsqueeze(1) == batch.y.unsqueeze(0)
-    positive = cosines.masked_fill(~(same_class & counted), NONE).amin(1)
-    negatives = cosines.masked_fill(same_class | ~counted, FAR).topk(min(NEGATIVES, len(batch.y)), 1).values
+    cosines, (same, other) = batch.by_label(directions @ directions.T)[0], same_and_other(batch)
+    if batch.mask is not None:
+        same, other = same & batch.mask, other & batch.mask
+    positive = cosines.masked_fill(~same, NONE).amin(1)
+    negatives = cosines.masked_fill(~other, FAR).topk(min(NEGATIVES, len(batch.y)), 1).values
     scores = torch.cat([positive.unsqueeze(1), negatives], 1) / tau
-    itself = torch.eye(len(batch.y), dtype=torch.bool, device=cosines.device)
-    partner = cosines.masked_fill(~(same_class & counted & ~itself), NONE).amin(1)
+    others = batch.by_label(~torch.eye(len(batch.y), dtype=torch.bool, device=cosines.device))[0]
+    partner = cosines.masked_fill(~(same & others), NONE).amin(1)
     partner = torch.where((partner < threshold) | (partner == NONE), -1.0, partner)
     return -torch.log_softmax(scores, 1)[:, 0], softplus((partner - 1) / tau)

@@ -12,7 +12,7 @@ class FedUV(fm.Method):
     unbiased standard deviation of the softmax output for class c over the batch, sigma the lower median of the batch's
     nonzero squared distances, with gradient as released. Batches of one are skipped."""
 
-    spec = fm.Spec(batch_statistics=True, features=True)
+    spec = fm.Spec(batch_statistics=True, features=True, single_because="it spreads a softmax evenly over classes")
 
     class Options(fm.Options):
         variance: float = fm.option(

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import fedloom.methods as fm
+from fedloom.methods.contract.means import RECORDED
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -25,6 +26,7 @@ class HeteroFL(fm.Method):
             "model": fm.Sent(sliced=True),
             "classes": fm.Sent(per_client=True, labels=True, statistic="held classes"),
         },
+        labels="multi",
     )
 
     class Options(fm.Options):
@@ -78,7 +80,7 @@ class HeteroFL(fm.Method):
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         logits = scaled_logits(net, batch.x, consts["rate"])
-        if "held" in consts:
+        if "held" in consts and batch.y.dim() == 1:  # several labels share no softmax
             # masked logits are 0 and not -inf, as in the released code: they stay in the softmax
             logits = torch.where(consts["held"], logits, 0.0)
         return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(logits, batch.y))})
@@ -99,6 +101,8 @@ class HeteroFL(fm.Method):
     def _weights(self, upload: fm.Record, task: fm.Task) -> fm.Tree:
         factor = fm.get_number(upload, "samples") if self.options.weights == "samples" else 1.0
         held = fm.get_tensor(upload, "classes").double()
+        if RECORDED in upload:  # of several labels
+            held = fm.get_tensor(upload, RECORDED).double() / fm.get_number(upload, "samples")
         weights = fm.Tree()
         for name, value in fm.get_tree(upload, "model").items():
             of_rows = task.roles[name] is fm.Role.HEAD and value.shape[:1] == held.shape

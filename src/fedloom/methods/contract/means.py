@@ -1,14 +1,15 @@
 """The mean of upload entries of every kind, and what methods require of a net's body and head."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Value
+from fedloom.core.records import Record, Value, get_number, get_tensor
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, weighted_mean
 from fedloom.methods.contract.contexts import Tasks
@@ -106,6 +107,58 @@ def mean_of(values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumbe
         trees = ({"": tensor.double()} for tensor in all_values)  # type: ignore[union-attr]
         return weighted_mean(trees, weights)[""]
     raise TypeError(f"mean of {type(first).__name__}: only trees, class tables and tensors have one")
+
+
+RECORDED = "recorded"  # of several labels, the entry of an upload that counts the samples which record each [L], int64
+
+
+def recorded_shares(uploads: Mapping[int, Record]) -> Tensor | None:
+    """Return the share of each client's samples that record each label [m, L], float64; None of a single label."""
+    if RECORDED not in next(iter(uploads.values()), {}):
+        return None
+    counts = [(get_tensor(upload, RECORDED).double(), get_number(upload, "samples")) for upload in uploads.values()]
+    return torch.stack([recorded / samples for recorded, samples in counts])
+
+
+def label_rows(tree: Tree, labels: int) -> list[str]:
+    """Return the names of the entries of `tree` that are linear heads, with a row for each of the `labels`."""
+    heads = (name for name in tree if f".{name}".endswith((".head.weight", ".head.bias")))
+    return [name for name in heads if len(tree[name]) == labels]
+
+
+def mean_by_label(
+    mean: Value, trees: Iterable[Any], weights: Tensor, reduce: Callable[[list[ClassTable], Tensor], Any]
+) -> Value:
+    """Return a tree `mean` with heads whose rows are reduced from `trees` by `weights` [m, L], which are 0 for clients
+    that do not record the label; a row without any stays, and so do other values than trees."""
+    if not isinstance(mean, dict) or not (names := label_rows(mean, weights.shape[1])):
+        return mean
+
+    def table(tree: Tree, held: Tensor) -> ClassTable:
+        rows = torch.cat([tree[name].reshape(len(held), -1) for name in names], 1)
+        return ClassTable(torch.where(held.unsqueeze(1), rows, 0.0), held)
+
+    tables = [table(tree, held) for tree, held in zip(trees, weights > 0, strict=True)]
+    reduced: ClassTable = reduce(tables, weights).fill_missing(table(mean, torch.ones(weights.shape[1]) > 0))
+    parts = torch.split(reduced.values, [mean[name][0].numel() for name in names], 1)
+    rows = zip(names, parts, strict=True)
+    return mean | {name: part.reshape(mean[name].shape).to(mean[name].dtype) for name, part in rows}
+
+
+def keep_unrecorded(before: Record, after: Record, uploads: Mapping[int, Record]) -> Record:
+    """Return the server's state `after` a round with the heads' rows of `before` for labels that no client records."""
+    shares = recorded_shares(uploads)
+    if shares is None or (recorded := shares.any(0)).all():
+        return after
+    kept = dict(after)
+    for key, tree in after.items():
+        old = before.get(key)
+        for name in label_rows(tree, len(recorded)) if isinstance(tree, dict) and isinstance(old, dict) else ():
+            if name in old:
+                rows = tree[name].clone()
+                rows[~recorded] = old[name][~recorded]
+                kept[key] = kept[key] | {name: rows}
+    return kept
 
 
 def require(tasks: Tasks, method: str, spec: Spec) -> None:

@@ -228,12 +228,13 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute -log softmax(logits)[label] of each sample: logits [B, C], labels [B] int64 -> [B].
 
     Of several labels [B, L] the sum of the binary cross entropies of a sample's recorded labels, times samples over
-    recorded labels of the batch: so `Batch.mean` is the mean over the recorded labels, 0 without any."""
-    if labels.dim() < logits.dim():  # [B, L] may also be labels of L predictions each, with logits [B, C, L]
+    recorded labels of the batch: so `Batch.mean` is the mean over the recorded labels, 0 without any. Logits and labels
+    [B, L, K] of K predictions each give [B, K]."""
+    if labels.dim() < logits.dim():  # [B, K] may also be labels of K predictions each, with logits [B, C, K]
         return functional.cross_entropy(logits, labels, reduction="none")
     recorded, positive = labels >= 0, (labels == 1).to(logits.dtype)
     losses = functional.binary_cross_entropy_with_logits(logits, positive, reduction="none")
-    share = (labels[:, 0] != PADDING).sum() / recorded.sum().clamp(min=1)
+    share = (labels[:, 0] != PADDING).sum(0) / recorded.sum((0, 1)).clamp(min=1)
     return torch.where(recorded, losses, 0.0).sum(1) * share
 
 

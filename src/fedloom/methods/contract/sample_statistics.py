@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 Measure: TypeAlias = "Callable[[Net, Batch, Consts], Tensor]"
 
 
-def unit_rows(labels: Tensor, num_classes: int) -> Tensor:
-    """Return one-hot rows [B, C] in float64; of several labels [B, L] the recorded positives. `one_hot` reads the
-    labels' values, which a recorded pass cannot."""
+def unit_rows(labels: Tensor, num_classes: int, *, sides: bool = False) -> Tensor:
+    """Return one-hot rows [B, C] in float64; of several labels [B, L] the recorded positives, and with both `sides`
+    [B, 2 L] then the recorded negatives. `one_hot` reads the labels' values, which a recorded pass cannot."""
     if labels.dim() == 2:
-        return (labels == 1).double()
+        return (torch.cat([labels == 1, labels == 0], 1) if sides else labels == 1).double()
     return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).double()
 
 
-def _class_rows(batch: Batch, num_classes: int) -> Tensor:
+def _class_rows(batch: Batch, num_classes: int, sides: bool = False) -> Tensor:
     """One-hot rows [B, C]; padded rows are zeros."""
-    rows = unit_rows(batch.y, num_classes)
+    rows = unit_rows(batch.y, num_classes, sides=sides)
     return rows if batch.mask is None else rows * batch.mask.unsqueeze(-1)
 
 
@@ -56,12 +56,14 @@ class Statistic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClassMeans:
-    """Statistic: mean over the samples of each class of [B, d], with sums in float64; a ClassTable [C, d], float32."""
+    """Statistic: mean over the samples of each class of [B, d], with sums in float64; a ClassTable [C, d], float32. Of
+    several labels, whose classes are the recorded positives, `sides` adds rows of the recorded negatives: [2 L, d]."""
 
     of: Measure | str
+    sides: bool = False
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        rows = _class_rows(batch, num_classes)
+        rows = _class_rows(batch, num_classes, self.sides)
         return _added(sums, {"sums": rows.T @ values.double(), "counts": rows.sum(0)})
 
     def result(self, sums: Tree) -> ClassTable:

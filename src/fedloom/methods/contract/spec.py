@@ -85,7 +85,7 @@ class Spec:
     requires: tuple[Requirement, ...] = ()
     receives: tuple[str, ...] | None = ("model",)
     labels: Literal["single", "multi"] = "single"
-    single_because: str = "it is not extended to several labels yet"
+    single_because: str = "it does not declare Spec(labels='multi')"
 
 
 @dataclass(frozen=True, slots=True)

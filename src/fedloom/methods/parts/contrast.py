@@ -218,6 +218,15 @@ class _Contrast(torch.autograd.Function):
         return torch.addcmul(moves, along, directions, value=-1) * (upstream.unsqueeze(1) * inverse), *(None,) * 7
 
 
+def same_and_other(batch: fm.Batch) -> tuple[Tensor, Tensor]:
+    """Return which samples [R, B] have the label of each row of `batch.by_label`, and which have another: of several
+    labels, which record it as absent."""
+    if batch.y.dim() == 1:
+        same = batch.y.unsqueeze(1) == batch.y.unsqueeze(0)
+        return same, ~same
+    return (batch.y == 1).T.repeat(len(batch.y), 1), (batch.y == 0).T.repeat(len(batch.y), 1)
+
+
 def log_sum_exp(scores: Tensor, among: Tensor) -> Tensor:
     """Return log sum_q exp(scores[:, q]) over the q in `among` [B, Q] or [Q]; finite even where there is none."""
     # e^-60 vanishes, gradients are 0 and not NaN, and exp avoids its slow path for infinities

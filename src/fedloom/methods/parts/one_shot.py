@@ -29,7 +29,7 @@ class OneShotHead(fm.Method):
     """The rounds before the head: FedAvg, or no training."""
 
     Options = OneShotOptions
-    spec = fm.Spec(requires=("linear_head",), features=True)
+    spec = fm.Spec(requires=("linear_head",), features=True, labels="multi")
     head_round: "ClassVar[type[HeadRound]]"
     needs_bias: ClassVar[bool] = False
 
@@ -80,15 +80,19 @@ class HeadRound(fm.Method):
         return cls.method_name
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        model, (rows, bias) = fm.get_tree(server, "model"), self.head(uploads)
+        model, classes = fm.get_tree(server, "model"), ctx.task.num_classes
+        rows, bias = self.head(uploads, classes)
+        if len(rows) > classes:  # a label is a problem of two classes: the score of its positives less the negatives'
+            rows, bias = (of[:classes] - of[classes : 2 * classes] for of in (rows, bias))
         if not rows.isfinite().all():  # the run diverged: there is nothing to make a head of
             return server
         made = {"head.weight": rows} | ({"head.bias": bias} if "head.bias" in model else {})
         # an entry of its own: a federation would take the far step of a replaced head for a hostile node
         return server | {"head": {name: value.to(model[name].dtype) for name, value in made.items()}}
 
-    def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
-        """Return the head's rows [C, d] and its bias [C], float64, from the clients' statistics."""
+    def head(self, uploads: fm.Uploads, classes: int) -> tuple[Tensor, Tensor]:
+        """Return the head's rows [C, d] and its bias [C], float64, from the clients' statistics; of several labels,
+        whose number is `classes`, maybe also those of the negatives of each [2 L, d]."""
         raise NotImplementedError
 
 
@@ -119,7 +123,8 @@ class SumsRound(HeadRound):
         return sent | {"samples": ctx.samples}, state
 
     def means(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor, Tensor, float]:
-        """Return means over all N samples in float64: z by class [C, d], class shares [C], z z^T [d, d]; and N."""
+        """Return means over all N samples in float64: z by class [C, d], class shares [C], z z^T [d, d]; and N. Classes
+        of several labels are the positives, then the negatives of each, then all samples [2 L + 1]."""
         squares, class_sums, shares = (self.mean(uploads, name) for name in self.spec.sends)
         samples = sum(fm.get_number(upload, "samples") for upload in uploads.values())
         return fm.ClassTable.from_sums(class_sums, shares), shares, squares, samples
@@ -137,10 +142,10 @@ class MeansRound(HeadRound):
     )
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
-        return [fm.Collect({"means": fm.ClassMeans(features)})]
+        return [fm.Collect({"means": fm.ClassMeans(features, sides=True), "labels": fm.Moments(sides)})]
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
-        return {**work.collected, "class_counts": ctx.class_counts}, state
+        return {"means": work.collected["means"], "class_counts": work.collected["labels"]["sum"].long()}, state
 
     def class_means(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor]:
         """Return the means [C, d] over all samples of each class, float64, and the clients' class counts [m, C]."""
@@ -151,11 +156,15 @@ class MeansRound(HeadRound):
 
 def features_and_label(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the head's input and the one-hot label [B, d + C] of a `batch` by `net`; outer products hold all class
-    sums. Of several labels, 1 and -1 stand for recorded ones, so that a score above 0 is a positive, and 0 for others.
-    """
-    several = batch.y.dim() == 2
-    labels = (2 * batch.y - 1) * (batch.y >= 0) if several else unit_rows(batch.y, net.head.out_features)
-    return torch.cat([net.features(batch.x).double(), labels], 1)
+    sums. Of several labels it is both `sides`, and a 1 for any sample [B, d + 2 L + 1]."""
+    z = net.features(batch.x).double()
+    of_all = [torch.ones_like(z[:, :1])] if batch.y.dim() == 2 else []
+    return torch.cat([z, sides(net, batch, consts), *of_all], 1)
+
+
+def sides(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
+    """Return the one-hot labels [B, C] of a `batch`; of several the recorded positives and negatives [B, 2 L]."""
+    return unit_rows(batch.y, net.head.out_features, sides=True)
 
 
 def masking_bias(held: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import fedloom.methods as fm
+from fedloom.methods.contract.means import RECORDED
 
 NOISE = 0.1  # of first weights that cannot be drawn again, relative to the root mean square of an entry
 
@@ -67,6 +68,17 @@ def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     mode."""
     logits = [net.functional.logits(tree, batch.x) for tree in consts["models"]]
     return torch.stack([fm.cross_entropy(scores, batch.y) for scores in logits], 1)
+
+
+def head_in(upload: fm.Record, name: str) -> fm.Tree:
+    """Return the head of an `upload`, with the counts of the samples that record each of several labels."""
+    return fm.get_tree(upload, name) | {n: fm.get_tensor(upload, n) for n in upload if n == RECORDED}
+
+
+def with_recorded(heads: Sequence[fm.Tree]) -> list[fm.Tree]:
+    """Return all `heads` with counts if one has them: first heads, which nobody has trained, count for every label."""
+    counts = [torch.ones_like(head[RECORDED]) for head in heads if RECORDED in head]
+    return [{RECORDED: counts[0]} | head for head in heads] if counts else list(heads)
 
 
 def require_same_net(tasks: fm.Tasks, net: str, option: str) -> None:

@@ -19,7 +19,7 @@ import fedloom.methods as fm
 from fedloom.core.console import quiet_logger
 from fedloom.core.errors import MissingPackageError
 from fedloom.core.records import Value
-from fedloom.methods.contract.means import ByNumber
+from fedloom.methods.contract.means import RECORDED, ByNumber
 from fedloom.methods.contract.method import LATER
 from fedloom.methods.wrappers.noisy_uploads import NoisyUploads
 from fedloom.methods.wrappers.robust import MEANS
@@ -188,6 +188,13 @@ class DP(fm.Method):
                 f"{self.name()}: each client sends other entries of {', '.join(sliced)}, and how many clients sent a "
                 "number would be told without noise; dp takes methods whose clients send trees of one shape"
             )
+
+    def pack(
+        self, upload: fm.Record, state: fm.Record, received: fm.Record, before: fm.Record, ctx: fm.ClientContext
+    ) -> tuple[fm.Record, fm.Record]:
+        # which labels a client records would be told without noise
+        told = {name: value for name, value in upload.items() if name != RECORDED}
+        return super().pack(told, state, received, before, ctx)
 
     def noised(self) -> set[str]:
         return {name for name, sent in self.spec.sends.items() if not sent.per_client}
