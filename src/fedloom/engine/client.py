@@ -21,7 +21,7 @@ from fedloom.engine.speedups import Speedups
 from fedloom.engine.steps import EpochSteps, PassSteps, objective, trainable_names
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.contract.means import RECORDED
+from fedloom.methods.contract.means import with_label_counts
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Choose, Collect, Consts, Phase, Predictor, Train
 from fedloom.methods.contract.sample_statistics import Statistic
@@ -137,9 +137,7 @@ class Worker:
         job, ctx = client.job, client.job.ctx
         with staged(ctx, "end", client.method):
             upload, state = client.method.end(self._work(client, tree), job.state, ctx)
-        if self.data.multi and any(isinstance(value, dict) for value in upload.values()):  # whose heads are averaged
-            recorded = (self.data.y[job.indices.to(self.device)] >= 0).sum(0).cpu()
-            upload = {"samples": ctx.samples} | upload | {RECORDED: recorded}
+            upload = with_label_counts(upload, self.data.y[job.indices.to(self.device)], ctx.samples)
         with staged(ctx, "pack", client.method):
             upload, state = client.method.pack(upload, state, job.payload, job.state, ctx)
         notes = [*self.stepper.notes(), *client.notes()]

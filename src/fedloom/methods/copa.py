@@ -1,10 +1,8 @@
-from typing import cast
-
 import torch
 from torch.nn import functional
 
 import fedloom.methods as fm
-from fedloom.methods.contract.means import RECORDED, mean_by_label, mean_of
+from fedloom.methods.contract.means import RECORDED, mean_by_label
 from fedloom.methods.parts.several_models import head_in, with_recorded
 
 OWN = "head"
@@ -80,11 +78,8 @@ class COPA(fm.Method):
         if state is not None:
             return {}
         heads = with_recorded([fm.get_tree(server, name) for name in server if name.startswith(_HEAD)])
-        mean = fm.weighted_mean(heads, [1.0] * len(heads))
-        if heads and RECORDED in heads[0]:
-            weights = torch.stack([head[RECORDED] > 0 for head in heads]).double()
-            mean = cast(fm.Tree, mean_by_label(mean, heads, weights, mean_of))
-        tree = fm.get_tree(server, "model") | mean
+        sent = {k: {OWN: head, "samples": 1} | fm.select(head, (RECORDED,)) for k, head in enumerate(heads)}
+        tree = fm.get_tree(server, "model") | mean_by_label(sent, OWN, [1.0] * len(heads))
         return {"global": fm.Predictor({name: tree[name] for name in ctx.task.init})}
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import fedloom.methods as fm
-from fedloom.methods.contract.means import RECORDED, recorded_shares
+from fedloom.methods.contract.means import RECORDED, mean_by_label, recorded_shares
 from fedloom.methods.parts.measures import features
 
 _TOLERANCE = 1e-12  # of the largest entry of the matrix: below it, a difference is rounding
@@ -83,8 +83,7 @@ class FedPAC(fm.Method):
         for client, row in zip(uploads, weights.tolist(), strict=True):
             # zero weights are left out rather than multiplied: a head that diverged would spoil the sum
             mixed = {k: weight for k, weight in zip(heads, row, strict=True) if weight > 0}
-            mean = self.mean({k: heads[k] for k in mixed}, "head", [*mixed.values()])
-            server = server | {_head_of(client): mean}
+            server = server | {_head_of(client): mean_by_label({k: heads[k] for k in mixed}, "head", mixed.values())}
         found: fm.Record = {"prototypes": means, "head_weights": weights.to(torch.float32)}
         return server | super().aggregate(server, uploads, ctx) | found
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import fedloom.methods as fm
-from fedloom.methods.contract.means import RECORDED
+from fedloom.methods.contract.means import recorded_shares
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -101,8 +101,8 @@ class HeteroFL(fm.Method):
     def _weights(self, upload: fm.Record, task: fm.Task) -> fm.Tree:
         factor = fm.get_number(upload, "samples") if self.options.weights == "samples" else 1.0
         held = fm.get_tensor(upload, "classes").double()
-        if RECORDED in upload:  # of several labels
-            held = fm.get_tensor(upload, RECORDED).double() / fm.get_number(upload, "samples")
+        if (shares := recorded_shares({0: upload})) is not None:
+            held = shares[0]
         weights = fm.Tree()
         for name, value in fm.get_tree(upload, "model").items():
             of_rows = task.roles[name] is fm.Role.HEAD and value.shape[:1] == held.shape

@@ -112,6 +112,13 @@ def mean_of(values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumbe
 RECORDED = "recorded"  # of several labels, the entry of an upload that counts the samples which record each [L], int64
 
 
+def with_label_counts(upload: Record, labels: Tensor, samples: int) -> Record:
+    """Return an upload with trees, whose heads have a row for each of several `labels` [n, L], with their counts."""
+    if labels.dim() == 1 or not any(isinstance(value, dict) for value in upload.values()):
+        return upload
+    return {"samples": samples} | upload | {RECORDED: (labels >= 0).sum(0).cpu()}
+
+
 def recorded_shares(uploads: Mapping[int, Record]) -> Tensor | None:
     """Return the share of each client's samples that record each label [m, L], float64; None of a single label."""
     if RECORDED not in next(iter(uploads.values()), {}):
@@ -127,22 +134,30 @@ def label_rows(tree: Tree, labels: int) -> list[str]:
 
 
 def mean_by_label(
-    mean: Value, trees: Iterable[Any], weights: Tensor, reduce: Callable[[list[ClassTable], Tensor], Any]
-) -> Value:
-    """Return a tree `mean` with heads whose rows are reduced from `trees` by `weights` [m, L], which are 0 for clients
-    that do not record the label; a row without any stays, and so do other values than trees."""
-    if not isinstance(mean, dict) or not (names := label_rows(mean, weights.shape[1])):
+    uploads: Mapping[int, Record],
+    key: str,
+    weights: Iterable[float] | Tensor,
+    reduce: Callable[[Iterable[Value], Iterable[float] | Tensor], Any] = mean_of,
+) -> Any:
+    """Return the mean of an entry by `reduce`. Of several labels, each row of a head is that of the clients that record
+    its label, by `weights` times the share of samples that do; without any, it is that of all clients."""
+    if (shares := recorded_shares(uploads)) is None or isinstance(weights, Tensor):
+        return reduce((upload[key] for upload in uploads.values()), weights)
+    weights = list(weights)
+    mean, labels = reduce((upload[key] for upload in uploads.values()), weights), shares.shape[1]
+    names = label_rows(mean, labels) if isinstance(mean, dict) else []
+    if not names or bool((shares == 1).all()):
         return mean
 
-    def table(tree: Tree, held: Tensor) -> ClassTable:
-        rows = torch.cat([tree[name].reshape(len(held), -1) for name in names], 1)
+    def table(tree: Any, held: Tensor) -> ClassTable:
+        rows = torch.cat([tree[name].reshape(labels, -1) for name in names], 1)
         return ClassTable(torch.where(held.unsqueeze(1), rows, 0.0), held)
 
-    tables = [table(tree, held) for tree, held in zip(trees, weights > 0, strict=True)]
-    reduced: ClassTable = reduce(tables, weights).fill_missing(table(mean, torch.ones(weights.shape[1]) > 0))
-    parts = torch.split(reduced.values, [mean[name][0].numel() for name in names], 1)
-    rows = zip(names, parts, strict=True)
-    return mean | {name: part.reshape(mean[name].shape).to(mean[name].dtype) for name, part in rows}
+    row_weights = torch.tensor(weights, dtype=torch.float64).unsqueeze(1) * shares
+    tables = [table(upload[key], held) for upload, held in zip(uploads.values(), row_weights > 0, strict=True)]
+    reduced: ClassTable = reduce(tables, row_weights).fill_missing(table(mean, torch.ones(labels) > 0))
+    parts = zip(names, torch.split(reduced.values, [mean[name][0].numel() for name in names], 1), strict=True)
+    return mean | {name: part.reshape(mean[name].shape).to(mean[name].dtype) for name, part in parts}
 
 
 def keep_unrecorded(before: Record, after: Record, uploads: Mapping[int, Record]) -> Record:

@@ -26,7 +26,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, select
 from fedloom.methods.contract.citation import PAPERS, Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Tasks, Work
-from fedloom.methods.contract.means import ByNumber, Slices, mean_by_label, mean_of, recorded_shares, require
+from fedloom.methods.contract.means import ByNumber, Slices, mean_by_label, mean_of, require
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train, cross_entropy
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import BN_ROLES, Net
@@ -243,18 +243,10 @@ class Method:
             if isinstance(weights, str)
             else weights
         )
-        values = (upload[key] for upload in uploads.values())
-        if within is not None:
-            slices = Slices(within)
-            return slices.filled(self.reduce(key, *slices.whole(values, client_weights)))
-        if (shares := recorded_shares(uploads)) is None or isinstance(client_weights, Tensor):
-            return self.reduce(key, values, client_weights)  # type: ignore[arg-type]  # no trees without `within`
-        numbers: list[float] = list(client_weights)  # type: ignore[arg-type]
-        row_weights = torch.tensor(numbers, dtype=torch.float64).unsqueeze(1) * shares
-        mean, trees = self.reduce(key, values, numbers), (upload[key] for upload in uploads.values())
-        if bool((shares == 1).all()):
-            return mean
-        return mean_by_label(mean, trees, row_weights, functools.partial(self.reduce, key))
+        if within is None:
+            return mean_by_label(uploads, key, client_weights, functools.partial(self.reduce, key))  # type: ignore[arg-type]
+        slices, values = Slices(within), (upload[key] for upload in uploads.values())
+        return slices.filled(self.reduce(key, *slices.whole(values, client_weights)))
 
     def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumber) -> Value:
         """Reduce the `values` of the upload entry `key`, which come one by one in the order of client ids, to their

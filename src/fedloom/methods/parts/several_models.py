@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import fedloom.methods as fm
-from fedloom.methods.contract.means import RECORDED
+from fedloom.methods.contract.means import RECORDED, recorded_shares
 
 NOISE = 0.1  # of first weights that cannot be drawn again, relative to the root mean square of an entry
 
@@ -71,14 +71,15 @@ def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
 
 
 def head_in(upload: fm.Record, name: str) -> fm.Tree:
-    """Return the head of an `upload`, with the counts of the samples that record each of several labels."""
-    return fm.get_tree(upload, name) | {n: fm.get_tensor(upload, n) for n in upload if n == RECORDED}
+    """Return the head of an `upload`, with the shares of samples that record each of several labels."""
+    shares = recorded_shares({0: upload})
+    return fm.get_tree(upload, name) | ({} if shares is None else {RECORDED: shares[0]})
 
 
 def with_recorded(heads: Sequence[fm.Tree]) -> list[fm.Tree]:
-    """Return all `heads` with counts if one has them: first heads, which nobody has trained, count for every label."""
-    counts = [torch.ones_like(head[RECORDED]) for head in heads if RECORDED in head]
-    return [{RECORDED: counts[0]} | head for head in heads] if counts else list(heads)
+    """Return all `heads` with shares if one has them: first heads, which nobody has trained, count for every label."""
+    shares = [torch.ones_like(head[RECORDED]) for head in heads if RECORDED in head]
+    return [{RECORDED: shares[0]} | head for head in heads] if shares else list(heads)
 
 
 def require_same_net(tasks: fm.Tasks, net: str, option: str) -> None:
