@@ -25,6 +25,7 @@ from fedloom.methods.parts.prototypes import (
     merge_neighbours,
     nearest_holders,
     shares,
+    sigmoid_weights,
 )
 from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, rows_of, world
 from worked_examples import Noting, assert_table, samplewise
@@ -172,7 +173,7 @@ def test_euclidean_neighbours_of_class_0_differ_from_angular_ones(precision):
 def test_consistent_d_u_e():
     golden = SC_OUT["consistent"]
     assert DOUBLE.matches(label_discrepancy(COUNTS), golden["d"])
-    assert DOUBLE.matches(fedsc.size_against_discrepancy(COUNTS), golden["u"])
+    assert DOUBLE.matches(sigmoid_weights(torch.tensor(golden["u"]).double()), golden["e"])
     assert DOUBLE.matches(fedsc.discrepancy_weights(COUNTS), golden["e"])
 
 

@@ -7,7 +7,7 @@ from fedloom.core.records import get_table, get_tree
 from fedloom.methods import METHODS, Batch, ClassTable, LabelledRows, Work
 from fedloom.methods.fpl import with_absent_classes
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of, unit
-from fedloom.methods.parts.prototypes import class_clusters, cluster_means, components, finch, nearest_by_cosine
+from fedloom.methods.parts.prototypes import cluster_means, clusters_by_class, components, finch, nearest_by_cosine
 from golden_world import (
     CLASS_KNOWLEDGE,
     CLASSES,
@@ -166,16 +166,14 @@ def test_means_are_of_the_original_points():
 
 def test_clusters_of_each_class():
     """Class 0 has two clusters of two clients, class 1 one client, class 2 nobody."""
-    held = torch.tensor([[True, False, False], [True, True, False], [True, False, False], [True, False, False]])
-    values = torch.where(held.unsqueeze(2), PAIRS.unsqueeze(1), 0.0)
-    clusters = class_clusters(ClassTable(values, held))
+    clusters = clusters_by_class([PAIRS, PAIRS[1:2], PAIRS[:0]])
     assert clusters.held.tolist() == [[True, True, False], [True, False, False]]
     wanted = [PAIRS[[0, 2]].double().mean(0), PAIRS[[1, 3]].double().mean(0)]
     assert torch.allclose(clusters.values[:, 0], torch.stack(wanted), rtol=0, atol=1e-15)
     assert torch.equal(clusters.values[0, 1], PAIRS[1].double())
     assert not bool(clusters.values[1, 1:].any())
     assert not bool(clusters.values[0, 2].any())
-    nobody = class_clusters(ClassTable(torch.zeros(2, 3, 2), torch.zeros(2, 3, dtype=torch.bool)))
+    nobody = clusters_by_class([torch.zeros(0, 2)] * 3)
     assert nobody.values.shape == (1, 3, 2)
     assert not bool(nobody.held.any())
 

@@ -151,7 +151,10 @@ class FewShotEvaluator:
         if not live.net.classifier_block:
             raise ConfigError("evaluation.protocol = 'few-shot': tests features, and this model has no head to cut at")
         if scenario.test_set.multi:
-            raise ConfigError("evaluation.protocol = 'few-shot': draws episodes of classes, and samples have several")
+            raise ConfigError(
+                "evaluation.protocol = 'few-shot': an episode draws samples of one class each, and these have several "
+                "labels; take another protocol, e.g. global/global"
+            )
         self.live, self.data, self.batch = live, scenario.test_set, batch
         self.episodes = episodes(self.data.y, shape, streams.numpy("episodes"), self.data.group)
 

@@ -3,7 +3,7 @@ from torch.nn import functional
 
 import fedloom.methods as fm
 from fedloom.methods.contract.means import RECORDED, mean_by_label
-from fedloom.methods.parts.several_models import head_in, with_recorded
+from fedloom.methods.parts.several_models import as_uploads, head_in, with_recorded
 
 OWN = "head"
 _HEAD = "head."  # of a client in the server's set, before its number
@@ -78,8 +78,7 @@ class COPA(fm.Method):
         if state is not None:
             return {}
         heads = with_recorded([fm.get_tree(server, name) for name in server if name.startswith(_HEAD)])
-        sent = {k: {OWN: head, "samples": 1} | fm.select(head, (RECORDED,)) for k, head in enumerate(heads)}
-        tree = fm.get_tree(server, "model") | mean_by_label(sent, OWN, [1.0] * len(heads))
+        tree = fm.get_tree(server, "model") | mean_by_label(as_uploads(heads, OWN), OWN, [1.0] * len(heads))
         return {"global": fm.Predictor({name: tree[name] for name in ctx.task.init})}
 
 

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 import fedloom.methods as fm
-from fedloom.methods.contract.means import RECORDED
 from fedloom.methods.parts.parameters import parameters
+from fedloom.methods.parts.several_models import as_uploads, head_in
 
 COMBINATIONS = 4096  # tried for one batch of clients at most
-_OF_LABELS = (RECORDED, "samples")  # kept of an upload of several labels, for its weight in their rows
 
 
 @fm.register
@@ -71,21 +70,16 @@ class FedCDA(fm.Method):
             for client, best in zip(group, closest(fixed, options, self.options.smoothness), strict=True):
                 choice[client] = best
             chosen += group
-        models: fm.Uploads = {k: self._chosen(stored, k, int(choice[k])) for k in sorted(chosen)}
-        return {"model": self.mean(models, weights="uniform"), "choice": choice} | stored
+        trees = [fm.get_tree(stored, f"kept.{client}.{int(choice[client])}") for client in sorted(chosen)]
+        return {"model": self.mean(as_uploads(trees, "model"), weights="uniform"), "choice": choice} | stored
 
     def _pushed(self, stored: fm.Record, client: int, upload: fm.Record) -> fm.Record:
-        entries: fm.Record = {f"kept.{client}.0": upload["model"], f"loss.{client}.0": upload["loss"]}
+        entries: fm.Record = {f"kept.{client}.0": head_in(upload, "model"), f"loss.{client}.0": upload["loss"]}
         for slot in range(1, self.options.kept):
             for name in ("kept", "loss"):
                 if f"{name}.{client}.{slot - 1}" in stored:
                     entries[f"{name}.{client}.{slot}"] = stored[f"{name}.{client}.{slot - 1}"]
-        return entries | {f"{name}.{client}": upload[name] for name in _OF_LABELS if RECORDED in upload}
-
-    @staticmethod
-    def _chosen(stored: fm.Record, client: int, slot: int) -> fm.Record:
-        facts: fm.Record = {n: stored[f"{n}.{client}"] for n in _OF_LABELS if f"{n}.{client}" in stored}
-        return {"model": stored[f"kept.{client}.{slot}"]} | facts
+        return entries
 
     def _options(self, stored: fm.Record, client: int, centre: fm.Tree, task: fm.Task) -> list[tuple[Tensor, float]]:
         slots = range(self.options.kept)

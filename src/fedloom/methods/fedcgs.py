@@ -75,7 +75,6 @@ class FedCGS(OneShotHead):
     Options = Options
     presets = {"paper": {"gamma": 0.0}, "authors": {"gamma": 0.0}, "sound": {}}
     head_round = GaussianHead
-    needs_bias = True
     citation = fm.Citation(
         "Guan et al., AAAI 2025, arXiv 2503.06962",
         code="Yuqin-G/FedCGS at 25402e6",
@@ -85,3 +84,8 @@ class FedCGS(OneShotHead):
         "samples is never named.",
         released_code="A class without samples gets weights that are no numbers. Sums are float32.",
     )
+
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
+        if "head.bias" not in tasks[0].init:
+            raise fm.ConfigError(f"{self.name()} needs a head with a bias, which has the shares of the classes in it")
+        return super().examine(tasks, participants)

@@ -1,6 +1,5 @@
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,41 +56,31 @@ class FedDF(fm.Method):
         return super().begin(payload, state, ctx) if payload else fm.Start(ctx.task.init, {})
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        public = ctx.public
+        public, options = ctx.public, self.options
         assert public is not None, "`Spec.public` asks for it"
         of_clients = torch.stack([_logits(fm.get_tree(u, "model"), k, public, ctx) for k, u in uploads.items()])
         logits, shares = of_clients.mean(0), recorded_shares(uploads)
         if shares is not None:  # of several labels, each has the teachers that record it
-            taught = (shares.unsqueeze(1) * of_clients).sum(0) / shares.sum(0).clamp(min=1e-300)
-            logits = torch.where(shares.sum(0) > 0, taught, logits)
-        rng, next_server = ctx.task.streams.numpy("distillation", ctx.round), dict(server)
-        for group in sorted({group_of(client, ctx.nets) for client in uploads}):
-            mean: fm.Tree = self.mean({k: upload for k, upload in uploads.items() if group_of(k, ctx.nets) == group})
-            # all architectures have the same teachers, and each its own student: the mean of its clients
-            facts = ctx.nets[group], logits, public, rng, shares is not None
-            next_server[model_of(group)] = self._taught(mean, *facts)
-        return next_server
+            mean = (shares.unsqueeze(1) * of_clients).sum(0) / shares.sum(0).clamp(min=1e-300)
+            logits = torch.where(shares.sum(0) > 0, mean, logits)
+        rng, groups = ctx.task.streams.numpy("distillation", ctx.round), {group_of(k, ctx.nets) for k in uploads}
 
-    def _taught(
-        self,
-        tree: fm.Tree,
-        net: fm.FunctionalNet,
-        logits: Tensor,
-        public: Dataset,
-        rng: np.random.Generator,
-        several: bool,
-    ) -> fm.Tree:
-        options, trained = self.options, {name: value for name, value in tree.items() if name in net.trainable}
-        drawn = batches(len(public), options.server_batch_size, rng)
+        def taught(group: int) -> fm.Tree:
+            tree: fm.Tree = self.mean({k: upload for k, upload in uploads.items() if group_of(k, ctx.nets) == group})
+            net, drawn = ctx.nets[group], batches(len(public), options.server_batch_size, rng)
 
-        def loss(leaves: fm.Tree) -> Tensor:
-            rows = next(drawn)
-            student_logits = net.logits(tree | leaves, public.gather(rows))
-            teacher_logits = logits[rows].to(student_logits.dtype)
-            return fm.kl_divergence(teacher_logits, student_logits, teacher_logits if several else None).mean()
+            def loss(leaves: fm.Tree) -> Tensor:
+                rows = next(drawn)
+                student_logits = net.logits(tree | leaves, public.gather(rows))
+                teacher_logits = logits[rows].to(student_logits.dtype)
+                return fm.kl_divergence(teacher_logits, student_logits, None if shares is None else logits).mean()
 
-        adam = options.server_optimizer == "adam"
-        return tree | descended(loss, trained, options.server_lr, options.steps, adam=adam, cosine=options.cosine)
+            trained = {name: value for name, value in tree.items() if name in net.trainable}
+            adam = options.server_optimizer == "adam"
+            return tree | descended(loss, trained, options.server_lr, options.steps, adam=adam, cosine=options.cosine)
+
+        # all architectures have the same teachers, and each its own student: the mean of its clients
+        return server | {model_of(group): taught(group) for group in sorted(groups)}
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:

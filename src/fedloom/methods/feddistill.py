@@ -71,7 +71,3 @@ class FedDistill(fm.Method):
         divergence = (torch.xlogy(taught, taught) - taught * log_probabilities).sum(1)
         ce = batch.mean(fm.cross_entropy(logits, batch.y))
         return fm.Objective.sum({"ce": ce, "distillation": self.options.weight * batch.mean(divergence)})
-
-    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
-        payload, state = super().end(work, state, ctx)
-        return payload | {"outputs": work.collected["outputs"], "class_counts": ctx.class_counts}, state

@@ -108,10 +108,6 @@ class FedGen(fm.Method):
             terms["ce_generated"] = self.options.weight * generated_losses.mean()
         return fm.Objective.sum(terms)
 
-    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
-        payload, state = super().end(work, state, ctx)
-        return payload | {"class_counts": ctx.class_counts}, state
-
 
 def generated(tree: fm.Tree, noise: Tensor, labels: Tensor) -> Tensor:
     """Return the features [n, d] of the generator `tree`, for `noise` [n, e] and `labels` [n]."""

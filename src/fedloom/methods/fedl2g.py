@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import fedloom.methods as fm
-from fedloom.methods.parts.measures import inputs
 from fedloom.methods.parts.parameters import clipped
 
 GUIDING = f"{fm.EXTRA}.guiding"
@@ -97,7 +96,7 @@ class FedL2G(fm.Method):
         guides = ctx.round > options.warm_up
         if ctx.samples < 2:  # nothing is left for a quiz
             return [replace(guided, part=None)] if guides else []
-        judged = fm.Collect({"quiz": fm.Rows(inputs)}, part=quiz)
+        judged = fm.Collect({"quiz": fm.Rows(lambda net, batch, consts: batch.x)}, part=quiz)
         step, clip = fm.OptimizerSpec(lr=options.server_lr), None if options.clip is None else clipped(options.clip)
         learned = replace(guided, loss=self.loss_of_quiz, steps=1, trains=VECTORS, optimizer=step, grad_map=clip)
         learned = replace(learned, evaluates=fm.ALL_ROLES)

@@ -109,7 +109,7 @@ class FedNH(fm.Method):
         means: fm.ClassTable = work.collected["prototypes"]
         payload["model"] = {name: value for name, value in work.tree.items() if name != W}
         payload |= {"prototypes": fm.ClassTable(normalize(means.values, dim=1), means.held)}
-        return payload | {"class_counts": ctx.class_counts}, {"last": work.tree}
+        return payload, {"last": work.tree}
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         model = fm.get_tree(server, "model")

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 import fedloom.methods as fm
-from fedloom.methods.contract.means import RECORDED, mean_by_label, recorded_shares
+from fedloom.methods.contract.means import mean_by_label, recorded_shares
 from fedloom.methods.parts.measures import features
+from fedloom.methods.parts.several_models import as_uploads, head_in
 
 _TOLERANCE = 1e-12  # of the largest entry of the matrix: below it, a difference is rounding
 ALIKE = 1e-3  # head weights this near to a client's own, or to the mean, are reported
@@ -79,10 +80,10 @@ class FedPAC(fm.Method):
         variances = torch.tensor(fm.numbers_of(uploads, "variance"), dtype=torch.float64)
         h, recorded = weighted_means(tables, counts, fm.numbers_of(uploads, "samples")), recorded_shares(uploads)
         weights = head_weights(h, variances, self.options.cut, None if recorded is None else recorded > 0)
-        heads: fm.Uploads = {k: fm.select(upload, ("head", RECORDED, "samples")) for k, upload in uploads.items()}
+        heads = as_uploads([head_in(upload, "head") for upload in uploads.values()], "head")
         for client, row in zip(uploads, weights.tolist(), strict=True):
             # zero weights are left out rather than multiplied: a head that diverged would spoil the sum
-            mixed = {k: weight for k, weight in zip(heads, row, strict=True) if weight > 0}
+            mixed = {k: weight for k, weight in enumerate(row) if weight > 0}
             server = server | {_head_of(client): mean_by_label({k: heads[k] for k in mixed}, "head", mixed.values())}
         found: fm.Record = {"prototypes": means, "head_weights": weights.to(torch.float32)}
         return server | super().aggregate(server, uploads, ctx) | found
@@ -124,8 +125,7 @@ class FedPAC(fm.Method):
         h = weighted_means(fm.ClassTable.stack([means]), ctx.class_counts.unsqueeze(0), [ctx.samples])
         # E|z y|^2 - sum_c |h_c|^2 in float64, since both are large and nearly equal
         variance = (float(work.collected["squares"]) - float(h.square().sum())) / ctx.samples
-        tables = {"prototypes": work.collected["prototypes"], "start_means": means, "class_counts": ctx.class_counts}
-        return payload | {"head": next_state["model"]} | tables | {"variance": max(0.0, variance)}, next_state
+        return payload | {"head": next_state["model"], "variance": max(0.0, variance)}, next_state
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         name = _head_of(ctx.client)

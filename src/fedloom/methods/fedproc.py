@@ -76,7 +76,3 @@ class FedProc(fm.Method):
             contrast, _ = prototype_contrast(rows, pairs, consts, Cosines(1.0))
             terms["contrast"] = share * pairs.mean(torch.where(consts["known"][pairs.y], contrast, 0.0))
         return fm.Objective.sum(terms, {"features": z})
-
-    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
-        payload, state = super().end(work, state, ctx)
-        return payload | {"prototypes": work.collected["prototypes"]}, state

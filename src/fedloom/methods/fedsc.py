@@ -139,10 +139,6 @@ class FedSC(fm.Method):
             terms["cpdr"] = options.lambda_cpdr * cpdr(z, batch, consts, options.cpdr)
         return fm.Objective.sum(terms, taps)
 
-    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
-        payload, state = super().end(work, state, ctx)
-        return payload | {"prototypes": work.collected["prototypes"], "class_counts": ctx.class_counts}, state
-
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         held = fm.tables_of(uploads, "prototypes").held
         return one_holder_per_class("fedsc", held, "no prototype has a neighbour, r = o = the local mean")
@@ -222,13 +218,10 @@ def _client_distances(local: fm.ClassTable, metric: str) -> Tensor:
 
 
 def discrepancy_weights(counts: Tensor) -> Tensor:
-    """e_k [m] from class counts [m, C]: sigmoid(u_k) / sum_i sigmoid(u_i), Eq. 11."""
-    return tables.sigmoid_weights(size_against_discrepancy(counts))
-
-
-def size_against_discrepancy(counts: Tensor) -> Tensor:
-    """u_k [m] from class counts [m, C]: share of samples - share of label discrepancy d_k, Eq. 10-11."""
-    return tables.shares(counts.sum(1)) - tables.shares(tables.label_discrepancy(counts))
+    """e_k [m] from class counts [m, C]: sigmoid(u_k) / sum_i sigmoid(u_i), Eq. 11, with u_k the share of samples - the
+    share of label discrepancy d_k, Eq. 10."""
+    u = tables.shares(counts.sum(1)) - tables.shares(tables.label_discrepancy(counts))
+    return tables.sigmoid_weights(u)
 
 
 def consistent_prototypes(relational: fm.ClassTable, weights: Tensor, mode: str = "renorm") -> fm.ClassTable:

@@ -4,7 +4,7 @@ from torch.nn import functional
 import fedloom.methods as fm
 from fedloom.methods.parts import prototypes as learned_class_means
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
-from fedloom.methods.parts.prototypes import class_clusters
+from fedloom.methods.parts.prototypes import clusters_by_class
 
 FEWEST = 4  # points that FINCH can split into two clusters
 
@@ -51,7 +51,8 @@ class FPL(fm.Method):
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         tables = fm.tables_of(uploads, "prototypes")
-        clusters = class_clusters(tables).to(torch.float32)
+        columns = zip(tables.values.unbind(1), tables.held.unbind(1), strict=True)
+        clusters = clusters_by_class([column[held] for column, held in columns]).to(torch.float32)
         if self.options.keep_absent and "prototypes" in server:
             clusters = with_absent_classes(clusters, fm.get_table(server, "prototypes"))
         return super().aggregate(server, uploads, ctx) | {"prototypes": clusters}
@@ -80,10 +81,6 @@ class FPL(fm.Method):
             terms["contrast"] = options.contrast * pairs.mean(torch.where(known, contrast, 0.0))
             terms["pull"] = options.pull * pairs.mean(torch.where(known, distance, 0.0))
         return fm.Objective.sum(terms, {"features": z})
-
-    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
-        payload, state = super().end(work, state, ctx)
-        return payload | {"prototypes": work.collected["prototypes"]}, state
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         if len(uploads) < FEWEST or bool(fm.get_table(server, "prototypes").held[1:].any()):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, Value, get_number, get_tensor
+from fedloom.core.records import Record, Value, get_number, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree, weighted_mean
+from fedloom.core.trees import Tree, select, weighted_mean
 from fedloom.methods.contract.contexts import Tasks
 from fedloom.methods.contract.phases import TRAINABLE
 from fedloom.methods.contract.spec import Spec
@@ -134,30 +134,26 @@ def label_rows(tree: Tree, labels: int) -> list[str]:
 
 
 def mean_by_label(
-    uploads: Mapping[int, Record],
-    key: str,
-    weights: Iterable[float] | Tensor,
-    reduce: Callable[[Iterable[Value], Iterable[float] | Tensor], Any] = mean_of,
+    uploads: Mapping[int, Record], key: str, weights: Iterable[float] | Tensor, reduce: Callable[..., Any] = mean_of
 ) -> Any:
     """Return the mean of an entry by `reduce`. Of several labels, each row of a head is that of the clients that record
     its label, by `weights` times the share of samples that do; without any, it is that of all clients."""
     if (shares := recorded_shares(uploads)) is None or isinstance(weights, Tensor):
         return reduce((upload[key] for upload in uploads.values()), weights)
     weights = list(weights)
-    mean, labels = reduce((upload[key] for upload in uploads.values()), weights), shares.shape[1]
-    names = label_rows(mean, labels) if isinstance(mean, dict) else []
+    mean = reduce((upload[key] for upload in uploads.values()), weights)
+    names = label_rows(mean, shares.shape[1]) if isinstance(mean, dict) else []
     if not names or bool((shares == 1).all()):
         return mean
-
-    def table(tree: Any, held: Tensor) -> ClassTable:
-        rows = torch.cat([tree[name].reshape(labels, -1) for name in names], 1)
-        return ClassTable(torch.where(held.unsqueeze(1), rows, 0.0), held)
-
-    row_weights = torch.tensor(weights, dtype=torch.float64).unsqueeze(1) * shares
-    tables = [table(upload[key], held) for upload, held in zip(uploads.values(), row_weights > 0, strict=True)]
-    reduced: ClassTable = reduce(tables, row_weights).fill_missing(table(mean, torch.ones(labels) > 0))
-    parts = zip(names, torch.split(reduced.values, [mean[name][0].numel() for name in names], 1), strict=True)
-    return mean | {name: part.reshape(mean[name].shape).to(mean[name].dtype) for name, part in parts}
+    # a weight of 0 leaves a client out, because 0 * NaN, of one that diverged, would be NaN
+    counted = [
+        (select(get_tree(upload, key), names), weight * share)
+        for upload, weight, share in zip(uploads.values(), weights, shares, strict=True)
+        if weight > 0
+    ]
+    slices = Slices(select(mean, names))
+    row_weights = [{n: by_row.view(-1, *(1,) * (v.dim() - 1)) for n, v in rows.items()} for rows, by_row in counted]
+    return mean | slices.filled(reduce(*slices.whole((rows for rows, _ in counted), row_weights)))
 
 
 def keep_unrecorded(before: Record, after: Record, uploads: Mapping[int, Record]) -> Record:
@@ -168,11 +164,11 @@ def keep_unrecorded(before: Record, after: Record, uploads: Mapping[int, Record]
     kept = dict(after)
     for key, tree in after.items():
         old = before.get(key)
-        for name in label_rows(tree, len(recorded)) if isinstance(tree, dict) and isinstance(old, dict) else ():
-            if name in old:
-                rows = tree[name].clone()
-                rows[~recorded] = old[name][~recorded]
-                kept[key] = kept[key] | {name: rows}
+        if isinstance(tree, dict) and isinstance(old, dict):
+            rows = {name: tree[name].clone() for name in label_rows(tree, len(recorded)) if name in old}
+            for name, value in rows.items():
+                value[~recorded] = old[name][~recorded]
+            kept[key] = tree | rows
     return kept
 
 

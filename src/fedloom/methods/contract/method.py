@@ -214,9 +214,13 @@ class Method:
 
     # 5. end -------------------------------------------------------------------------------------------------
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        """Return the upload and the client's next state, from its `work` and its `state` before the round."""
+        """Return the upload and the client's next state, from its `work` and its `state` before the round. The default
+        sends the statistics and the "class_counts" that `spec.sends` names, too."""
         shared, private = self._shared(work.tree, ctx.task), self._private(work.tree, ctx.task)
-        return {"model": shared, "samples": ctx.samples}, ({"model": private} if private else {})
+        facts = {**work.collected, "class_counts": ctx.class_counts}
+        sent: Record = {"model": shared, "samples": ctx.samples}
+        sent |= {name: facts[name] for name in self.spec.sends if name in facts}
+        return sent, ({"model": private} if private else {})
 
     # 6. aggregate -------------------------------------------------------------------------------------------
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:

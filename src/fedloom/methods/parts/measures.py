@@ -28,11 +28,6 @@ def logits(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     return outputs
 
 
-def inputs(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the inputs of a `batch` [B, ...], a measure for statistics of `net`."""
-    return batch.x
-
-
 BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as in its paper
 
 

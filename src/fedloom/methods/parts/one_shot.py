@@ -31,18 +31,11 @@ class OneShotHead(fm.Method):
     Options = OneShotOptions
     spec = fm.Spec(requires=("linear_head",), features=True, labels="multi")
     head_round: "ClassVar[type[HeadRound]]"
-    needs_bias: ClassVar[bool] = False
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         if self.options.body == "first":
             self.spec = replace(self.spec, sends={})
-
-    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
-        diagnostics, task = super().examine(tasks, participants), tasks[0]
-        if self.needs_bias and "head.bias" not in task.init:
-            raise fm.ConfigError(f"{self.name()} needs a head with a bias, which has the shares of the classes in it")
-        return diagnostics
 
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return {} if self.options.body == "first" else super().down(server, client, ctx)

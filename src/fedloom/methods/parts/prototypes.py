@@ -187,15 +187,9 @@ def cluster_means(points: Tensor, labels: Tensor) -> Tensor:
     return sums / labels.bincount(minlength=clusters).unsqueeze(1)
 
 
-def class_clusters(table: fm.ClassTable) -> fm.ClassTable:
-    """Cluster the rows [m, C, d] of each class by `finch`, and return the clusters' means [K, C, d] in float64, K the
-    largest number of clusters of a class. A class has its clusters first."""
-    columns = zip(table.values.unbind(1), table.held.unbind(1), strict=True)
-    return clusters_by_class([column[held] for column, held in columns])
-
-
 def clusters_by_class(rows_by_class: Sequence[Tensor]) -> fm.ClassTable:
-    """As `class_clusters`, from the rows [n_c, d] of each class."""
+    """Cluster the rows [n_c, d] of each class by `finch`, and return the clusters' means [K, C, d] in float64, K the
+    largest number of clusters of a class. A class has its clusters first."""
     points = [rows.double() for rows in rows_by_class]
     means_by_class = [cluster_means(rows, finch(rows)) if len(rows) else rows for rows in points]
     most = max(1, *(len(means) for means in means_by_class))

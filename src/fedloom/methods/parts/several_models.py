@@ -76,6 +76,13 @@ def head_in(upload: fm.Record, name: str) -> fm.Tree:
     return fm.get_tree(upload, name) | ({} if shares is None else {RECORDED: shares[0]})
 
 
+def as_uploads(trees: Sequence[fm.Tree], name: str) -> fm.Uploads:
+    """Return trees of `head_in` as uploads of the entry `name`, for their mean."""
+    rests = ({n: value for n, value in tree.items() if n != RECORDED} for tree in trees)
+    pairs = enumerate(zip(trees, rests, strict=True))
+    return {k: {name: rest, "samples": 1, **fm.select(tree, {RECORDED})} for k, (tree, rest) in pairs}
+
+
 def with_recorded(heads: Sequence[fm.Tree]) -> list[fm.Tree]:
     """Return all `heads` with shares if one has them: first heads, which nobody has trained, count for every label."""
     shares = [torch.ones_like(head[RECORDED]) for head in heads if RECORDED in head]

@@ -21,9 +21,11 @@ MEANS = ("median", "trimmed", "krum", "multikrum", "bulyan", "geomedian", "normb
 
 
 class Faulty(fm.Options):
-    """Options of Krum."""
+    """Options of Krum and Bulyan."""
 
-    faulty: int = fm.option(1, "f, number of bad clients that a round may have; needs 2 f + 3 participants.", ge=0)
+    faulty: int = fm.option(
+        1, "f, number of bad clients that a round may have; needs 2 f + 3 participants, Bulyan 4 f + 3.", ge=0
+    )
 
 
 class Kept(Faulty):
@@ -32,12 +34,6 @@ class Kept(Faulty):
     kept: int | None = fm.option(
         None, "Number of uploads that are averaged. Null averages all except the faulty ones.", ge=1
     )
-
-
-class BulyanFaulty(fm.Options):
-    """Options of Bulyan."""
-
-    faulty: int = fm.option(1, "f, number of bad clients that a round may have; needs 4 f + 3 participants.", ge=0)
 
 
 class TrimmedShare(fm.Options):
@@ -126,7 +122,7 @@ class Robust(OverMeans):
     def needed(self) -> int:
         """Return the fewest participants of a round for which the rule withstands the faulty clients."""
         faulty: int | None = getattr(self.robust, "faulty", None)
-        return 1 if faulty is None else (4 if isinstance(self.robust, BulyanFaulty) else 2) * faulty + 3
+        return 1 if faulty is None else (4 if self.word == "bulyan" else 2) * faulty + 3
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         needed = self.needed()
@@ -284,7 +280,7 @@ class MultiKrum(Robust):
 class Bulyan(Robust):
     """The mean of values near the median, of the uploads that Krum picks."""
 
-    word, RuleOptions, reduction = "bulyan", BulyanFaulty, staticmethod(robust_rules.bulyan)
+    word, RuleOptions, reduction = "bulyan", Faulty, staticmethod(robust_rules.bulyan)
 
 
 class GeometricMedian(Robust):
