@@ -156,7 +156,7 @@ def features_and_label(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tenso
 
 
 def sides(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the one-hot labels [B, C] of a `batch` for `net`; of several the recorded positives and negatives [B, 2 L]."""
+    """Return the one-hot labels [B, C] of a `batch` for `net`; of several their positives and negatives [B, 2 L]."""
     return unit_rows(batch.y, net.head.out_features, sides=True)
 
 
