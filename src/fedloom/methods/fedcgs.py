@@ -50,17 +50,17 @@ class GaussianHead(SumsRound):
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         means, _, covariance = self.gaussians(uploads, ctx.task.num_classes)
         missing = int((~means.held[: ctx.task.num_classes]).sum())
-        condition, found = conditioned(covariance, LARGEST_CONDITION)[1], list[fm.Diagnostic]()
+        condition, diagnostics = conditioned(covariance, LARGEST_CONDITION)[1], list[fm.Diagnostic]()
         if condition > LARGEST_CONDITION:
             message = (
                 f"the covariance of the features has the condition {condition:.1e}: directions without variance got a "
                 "little; fewer features, more samples or a larger gamma would make the head certain"
             )
-            found.append(fm.Diagnostic("fedcgs.condition", message, condition))
+            diagnostics.append(fm.Diagnostic("fedcgs.condition", message, condition))
         if missing:
             message = f"{missing} classes have no sample at any client: the head never names them"
-            found.append(fm.Diagnostic("fedcgs.missing_classes", message, float(missing)))
-        return found
+            diagnostics.append(fm.Diagnostic("fedcgs.missing_classes", message, float(missing)))
+        return diagnostics
 
 
 @fm.register

@@ -73,8 +73,8 @@ def supervised_contrast(views: Sequence[Tensor], batch: fm.Batch, tau: float) ->
     others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
     if batch.mask is not None:
         others = others & batch.mask.repeat(len(views))
-    others, (same, other) = of_views.by_label(others)[0], same_and_other(of_views)
-    scores = torch.where(others & (same | other), of_views.by_label(z @ z.T / tau)[0], _LEFT_OUT)
-    positive = others & same
+    others, (is_same, is_other) = of_views.by_label(others)[0], same_and_other(of_views)
+    scores = torch.where(others & (is_same | is_other), of_views.by_label(z @ z.T / tau)[0], _LEFT_OUT)
+    positive = others & is_same
     shares = torch.where(positive, torch.log_softmax(scores, 1), 0.0).sum(1) / positive.sum(1).clamp(min=1)
     return -shares.view(len(views), -1).mean(0)

@@ -85,8 +85,8 @@ class FedPAC(fm.Method):
             # zero weights are left out rather than multiplied: a head that diverged would spoil the sum
             mixed = {k: weight for k, weight in enumerate(row) if weight > 0}
             server = server | {_head_of(client): mean_by_label({k: heads[k] for k in mixed}, "head", mixed.values())}
-        found: fm.Record = {"prototypes": means, "head_weights": weights.to(torch.float32)}
-        return server | super().aggregate(server, uploads, ctx) | found
+        facts: fm.Record = {"prototypes": means, "head_weights": weights.to(torch.float32)}
+        return server | super().aggregate(server, uploads, ctx) | facts
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         private = {"model": payload["head"]} if "head" in payload else state
@@ -210,12 +210,12 @@ def head_weights(h: Tensor, variances: Tensor, cut: float, recorded: Tensor | No
     if not bool(h.isfinite().all() and variances.isfinite().all()):
         return torch.eye(len(h), dtype=torch.float64)
     recorded, rows = torch.ones(h.shape[:2]) > 0 if recorded is None else recorded, []
-    for own, own_labels in zip(h, recorded, strict=True):
-        differences = torch.where((own_labels & recorded).unsqueeze(2), own - h, 0.0).flatten(1)
+    for own_means, own_labels in zip(h, recorded, strict=True):
+        differences = torch.where((own_labels & recorded).unsqueeze(2), own_means - h, 0.0).flatten(1)
         weights = minimum_on_simplex(variances.diag() + differences @ differences.T)
-        kept = torch.where(weights > cut, weights, 0.0)
-        kept = kept if bool(kept.any()) else weights
-        rows.append(kept / kept.sum())
+        large = torch.where(weights > cut, weights, 0.0)
+        large = large if bool(large.any()) else weights
+        rows.append(large / large.sum())
     return torch.stack(rows)
 
 

@@ -71,8 +71,8 @@ class FedPLVM(fm.Method):
             return start
         table = fm.get_table(payload, "prototypes")
         centres, classes = table.mean_over_clients(), torch.arange(table.held.shape[1]).expand_as(table.held)
-        kept = {"rows": unit(table.values[table.held]), "classes": classes[table.held]}
-        return fm.Start(start.tree, kept | {"centres": unit(centres.values), "known": centres.held})
+        consts: fm.Consts = {"rows": unit(table.values[table.held]), "classes": classes[table.held]}
+        return fm.Start(start.tree, consts | {"centres": unit(centres.values), "known": centres.held})
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [fm.Train(self.loss, ctx.task.local_epochs), fm.Collect({"features": fm.Rows(features)})]
@@ -86,10 +86,10 @@ class FedPLVM(fm.Method):
             cosines = direction @ consts["rows"].to(z.dtype).T
             # alpha < 1 makes far prototypes count more; a power of a negative cosine is not real
             scores = cosines.clamp(min=SMALLEST_COSINE).pow(options.alpha) / options.tau
-            own = classes == by_label.y.unsqueeze(1)
-            of_class = torch.where(own, scores, _NEVER)
+            is_own = classes == by_label.y.unsqueeze(1)
+            of_class = torch.where(is_own, scores, _NEVER)
             if by_label.rivals is not None:
-                scores = torch.where(own | by_label.rivals[:, classes], scores, _NEVER)
+                scores = torch.where(is_own | by_label.rivals[:, classes], scores, _NEVER)
             contrast = scores.logsumexp(1) - of_class.logsumexp(1)
             apart = 1 - (direction * consts["centres"].to(z.dtype)[by_label.y]).sum(1)
             terms["contrast"] = options.weight * by_label.mean(torch.where(known, contrast, 0.0))
@@ -98,8 +98,8 @@ class FedPLVM(fm.Method):
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
-        found: fm.LabelledRows = work.collected["features"]
-        rows = [found.values[held] for held in unit_rows(found.labels, ctx.task.num_classes).bool().T]
+        collected: fm.LabelledRows = work.collected["features"]
+        rows = [collected.values[held] for held in unit_rows(collected.labels, ctx.task.num_classes).bool().T]
         return payload | {"prototypes": clusters_by_class(rows).to(torch.float32)}, state
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:

@@ -53,13 +53,13 @@ def relaxed_contrast(level: Tensor, batch: fm.Batch, tau: float, threshold: floa
     """Return contrast and penalty of each sample [B] of a `batch`, or row of `Batch.by_label`, as in `FedRCL`, for
     features of one `level` [B, c, ...]."""
     directions = normalize(level.flatten(2).mean(2) if level.dim() > 2 else level, dim=1)
-    cosines, (same, other) = batch.by_label(directions @ directions.T)[0], same_and_other(batch)
+    cosines, (is_same, is_other) = batch.by_label(directions @ directions.T)[0], same_and_other(batch)
     if batch.mask is not None:
-        same, other = same & batch.mask, other & batch.mask
-    positive = cosines.masked_fill(~same, NONE).amin(1)
-    negatives = cosines.masked_fill(~other, FAR).topk(min(NEGATIVES, len(batch.y)), 1).values
+        is_same, is_other = is_same & batch.mask, is_other & batch.mask
+    positive = cosines.masked_fill(~is_same, NONE).amin(1)
+    negatives = cosines.masked_fill(~is_other, FAR).topk(min(NEGATIVES, len(batch.y)), 1).values
     scores = torch.cat([positive.unsqueeze(1), negatives], 1) / tau
     others = batch.by_label(~torch.eye(len(batch.y), dtype=torch.bool, device=cosines.device))[0]
-    partner = cosines.masked_fill(~(same & others), NONE).amin(1)
+    partner = cosines.masked_fill(~(is_same & others), NONE).amin(1)
     partner = torch.where((partner < threshold) | (partner == NONE), -1.0, partner)
     return -torch.log_softmax(scores, 1)[:, 0], softplus((partner - 1) / tau)

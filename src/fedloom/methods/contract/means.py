@@ -161,15 +161,15 @@ def keep_unrecorded(before: Record, after: Record, uploads: Mapping[int, Record]
     shares = recorded_shares(uploads)
     if shares is None or (recorded := shares.any(0)).all():
         return after
-    kept = dict(after)
+    result = dict(after)
     for key, tree in after.items():
         old = before.get(key)
         if isinstance(tree, dict) and isinstance(old, dict):
             rows = {name: tree[name].clone() for name in label_rows(tree, len(recorded)) if name in old}
             for name, value in rows.items():
                 value[~recorded] = old[name][~recorded]
-            kept[key] = tree | rows
-    return kept
+            result[key] = tree | rows
+    return result
 
 
 def require(tasks: Tasks, method: str, spec: Spec) -> None:

@@ -193,8 +193,8 @@ class DP(fm.Method):
         self, upload: fm.Record, state: fm.Record, received: fm.Record, before: fm.Record, ctx: fm.ClientContext
     ) -> tuple[fm.Record, fm.Record]:
         # which labels a client records would be told without noise
-        told = {name: value for name, value in upload.items() if name != RECORDED}
-        return super().pack(told, state, received, before, ctx)
+        rest = {name: value for name, value in upload.items() if name != RECORDED}
+        return super().pack(rest, state, received, before, ctx)
 
     def noised(self) -> set[str]:
         return {name for name, sent in self.spec.sends.items() if not sent.per_client}
