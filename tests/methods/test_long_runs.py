@@ -96,7 +96,7 @@ def second_round(name: str, lr: float, decay: float) -> World:
     return after
 
 
-@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize("name", sampled(METHODS.names(), *OPTIONS))
 def test_every_rate_of_a_method_that_is_the_rounds_decays(name: str) -> None:
     first, second = second_round(name, RATE, DECAY), second_round(name, 2 * RATE, DECAY / 2)
     assert same_bits(first.federation.server, second.federation.server)
@@ -105,7 +105,7 @@ def test_every_rate_of_a_method_that_is_the_rounds_decays(name: str) -> None:
         assert same_bits(state, second.federation.states[client])
 
 
-@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize("name", sampled(METHODS.names(), *OPTIONS))
 def test_the_rate_makes_a_difference_to_what_is_compared(name: str) -> None:
     decayed, constant = second_round(name, RATE, DECAY), second_round(name, RATE, 1.0)
     records = [

@@ -85,7 +85,9 @@ def scores_of(path: Path, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("trained", ["cnn", "resnet8", "vit-lora", "text"], indirect=True)
+@pytest.mark.parametrize(
+    "trained", ["cnn", pytest.param("resnet8", marks=pytest.mark.matrix), "vit-lora", "text"], indirect=True
+)
 def test_a_graph_has_the_scores_of_the_module(tmp_path: Path, trained: Trained, suffix: str) -> None:
     path = tmp_path / f"m{suffix}"
     metadata = json.loads(trained.save(path).read_text())

@@ -81,10 +81,14 @@ def forge(folder: Path, config: Any = None) -> None:
     (folder / "summary.json").write_text(json.dumps(content))
 
 
-def damaged(content: Any) -> Iterator[tuple[str, Any]]:
-    """The content with each of its values replaced by each bad one, and without it."""
-    for path in places(content):
-        for bad in (*BAD, ABSENT):
+# `make test` damages each value in four ways of twelve, in turns; the matrix in the others too.
+PARTS = [0, pytest.param(1, marks=pytest.mark.matrix), pytest.param(2, marks=pytest.mark.matrix)]
+
+
+def damaged(content: Any, part: int) -> Iterator[tuple[str, Any]]:
+    """The content with each of its values replaced by bad ones, or without it: a third of all ways."""
+    for number, path in enumerate(places(content), part):
+        for bad in (*BAD, ABSENT)[number % 3 :: 3]:
             changed = copy.deepcopy(content)
             section = changed
             for key in path[:-1]:
@@ -137,34 +141,37 @@ def refuse_lines(error: FedloomError) -> None:
     assert error.exit_code == 2, repr(error)
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("name", ["summary.json", "scenario.json", "env.json"])
-def test_values_of_json_files(folder, name):
+def test_values_of_json_files(folder, name, part):
     content = json.loads((folder / name).read_text())
     sums = content.pop("checksums")
     # a page takes a quarter of a second: one for some of the values that pass
-    for number, (what, changed) in enumerate(damaged(content)):
+    for number, (what, changed) in enumerate(damaged(content, part)):
         forged = {"content": sha256(changed)} if "content" in sums else {**sums, "numbers": sha256(changed)}
         (folder / name).write_text(json.dumps(changed | {"checksums": forged}))
         with told(f"{name}: {what}"):
             read(folder, pages=number % 40 == 0)
 
 
-def test_values_of_the_config(folder):
+@pytest.mark.parametrize("part", PARTS)
+def test_values_of_the_config(folder, part):
     content = yaml.safe_load((folder / "config.yaml").read_text())
-    for what, changed in damaged(content):
+    for what, changed in damaged(content, part):
         (folder / "config.yaml").write_text(yaml.dump(changed, Dumper=yaml.CSafeDumper))
         forge(folder, changed)
         with told(what):
             read(folder)
 
 
-def test_values_of_rows(folder):
+@pytest.mark.parametrize("part", PARTS)
+def test_values_of_rows(folder, part):
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     kinds = {}
     for number, line in enumerate(lines):
         kinds.setdefault((json.loads(line)["name"], json.loads(line)["split"]), number)
     for number in list(kinds.values())[::3]:
-        for what, changed in damaged(json.loads(lines[number])):
+        for what, changed in damaged(json.loads(lines[number]), part):
             text = [*lines[:number], json.dumps(changed), *lines[number + 1 :]]
             (folder / "metrics.jsonl").write_text("\n".join(text) + "\n")
             forge(folder)
@@ -350,11 +357,12 @@ def test_a_server_without_a_model(tmp_path):
     refuse_lines(caught.value)
 
 
-def test_values_of_the_meta_file(half):
+@pytest.mark.parametrize("part", PARTS)
+def test_values_of_the_meta_file(half, part):
     round_ = half / "checkpoint" / "round-000001"
     meta = json.loads((round_ / "meta.json").read_text())
     del meta["meta"]
-    for what, changed in damaged(meta):
+    for what, changed in damaged(meta, part):
         (round_ / "meta.json").write_text(json.dumps(changed | {"meta": sha256(changed)}))
         with told(what):
             go_on(half)
