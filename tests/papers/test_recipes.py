@@ -156,7 +156,7 @@ def test_every_setting_reaches_its_partition(name: str, column: str) -> None:
     assert (scenario.train.sizes > 0).all()
 
 
-@pytest.mark.parametrize("scale", ["full", "small"])
+@pytest.mark.parametrize("scale", ["small", pytest.param("full", marks=pytest.mark.matrix)])
 def test_no_method_refuses_its_net_and_none_is_another_one_all_along(scale: Scale) -> None:
     seen: set[tuple[Any, ...]] = set()
     for cell in (cell for recipe in RUN for cell in one_seed(recipe.name, scale)):
