@@ -53,6 +53,7 @@ def _is_module(package: str | None, name: str) -> bool:
     return importlib.util.find_spec(f"{package}.{name}") is not None
 
 
+@pytest.mark.matrix
 def test_the_bench_of_engines_runs():
     printed = output_of("engines", "--smoke", "--only", PARTS)
     assert "it runs" in printed
@@ -60,6 +61,7 @@ def test_the_bench_of_engines_runs():
     assert '"pfedme: operations / fedavg\'s": 5.0' in printed
 
 
+@pytest.mark.matrix
 def test_the_bench_of_a_gpu_runs_on_a_cpu():
     lines = [line for line in output_of("gpu", "--device", "cpu", "--smoke").splitlines() if ": {" in line]
     parts = {part: json.loads(figures) for part, _, figures in (line.partition(": ") for line in lines)}
