@@ -19,11 +19,11 @@ from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
 from fedloom.data.dataset import multi_label_rows
 from fedloom.data.findings import DataFinding
-from fedloom.data.sources.files import open_files
+from fedloom.data.sources.files import Files, open_files
 from fedloom.data.sources.hf import splits_by_part
-from fedloom.data.sources.medical import is_nifti
+from fedloom.data.sources.medical import is_bare_dicom, is_nifti
 from fedloom.data.sources.npz import read_npz
-from fedloom.data.sources.pixels import PictureNotes, picture_names, read_pixels
+from fedloom.data.sources.pixels import PictureNotes, is_image, picture_names, read_pixels
 from fedloom.data.sources.source import SOURCES, Splits, configure_source
 from fedloom.data.views import positives
 from fedloom.runs.config.run_config import RunConfig, parse
@@ -75,6 +75,8 @@ def first_config(data: str, label: str | None = None, owner: str | None = None, 
     asks for columns that are not named. Raises `ConfigError` or `DataError` for unusable data."""
     name, source = _source(data, label, owner, ask)
     findings = mend(source) if source["source"][0] in ("csv", "parquet") else []
+    if source["source"][0] == "file-table":
+        source |= _picture_keys(open_files(Path(source["path"][0]).parent))
     kind = SOURCES.get(source["source"][0])
     fields = {key: value for key, (value, _) in source.items() if key in kind.model_fields}
     splits = configure_source(kind, **fields).load()
@@ -264,6 +266,10 @@ def _source(data: str, label: str | None, owner: str | None, ask: Ask | None) ->
         rows = max((multi_label_rows(arrays[key]) for key in arrays.keys() & {"y_train", "train_labels"}), default=0)
         several = {"labels": ("multi", f"{rows:,} rows of labels hold no 1 or several")} if rows else {}
         return path.stem, {"source": ("npz", ""), "path": (str(path), "")} | several
+    if is_image(path.name) or is_bare_dicom(open_files(path.parent), path.name):
+        place = next(iter(sorted(path.parent.glob("*.csv"))), path.absolute().parent.parent)
+        need = "name the folder that holds a folder of pictures for each class, or a CSV file of file names and labels"
+        raise DataError(f"{path}: is one picture; {need}, as in --from {place}")
     if path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz"):
         return _pictures(path)
     hint = _HINTS.get(path.suffix.lower(), "need .csv, .parquet, .npz, or a folder or archive of pictures")
@@ -294,11 +300,16 @@ def _folder(folder: Path) -> tuple[str, Keys]:
 
 
 def _pictures(path: Path) -> tuple[str, Keys]:
-    """Return the keys for pictures in class folders, some of which are opened for their size and colours."""
-    files = open_files(path)
+    keys: Keys = {"source": ("image-folder", ""), "path": (str(path), "")}
+    return path.name.partition(".")[0] or "pictures", keys | _picture_keys(open_files(path))
+
+
+def _picture_keys(files: Files) -> Keys:
+    """Return the size and the channels of pictures, some of which are opened. Raises `DataError` if there are none."""
     names = picture_names(files, files.names())
     if not names:
-        raise DataError(f"{path}: holds no pictures; need a folder or archive with a folder of pictures for each class")
+        need = "need a folder or archive with a folder of pictures for each class"
+        raise DataError(f"{files.path}: holds no pictures; {need}")
     sides, grays, is_volume = list[int](), list[bool](), False
     for name, raw in files.read_each(names[:: max(1, len(names) // _PICTURES)][:_PICTURES]):
         try:
@@ -311,12 +322,8 @@ def _pictures(path: Path) -> tuple[str, Keys]:
     side = median(sides) if sides else _SMALL
     size = int(side) if side <= _SMALL else _SMALL if side < 48 or is_volume else _LARGE
     why_size = f"pixels; the pictures' shorter side is {side:g} (median of {len(sides)}), larger ones train slower"
-    return path.name.partition(".")[0] or "pictures", {
-        "source": ("image-folder", ""),
-        "path": (str(path), ""),
-        "size": (max(8, size), why_size),
-        "channels": (1, "the pictures are gray") if grays and all(grays) else (3, "colour"),
-    }
+    channels = (1, "the pictures are gray") if grays and all(grays) else (3, "colour")
+    return {"size": (max(8, size), why_size), "channels": channels}
 
 
 _LABELS = ("label", "labels", "class", "target", "coarse_label", "fine_label")

@@ -16,7 +16,7 @@ from fedloom.data.labels import missing_marks
 from fedloom.data.sources.class_folders import find_class_folders, folder_findings
 from fedloom.data.sources.files import open_files
 from fedloom.data.sources.image_folders import ImageFolder
-from fedloom.data.sources.pixels import is_image
+from fedloom.data.sources.pixels import picture_names
 from fedloom.data.sources.source import SOURCES, configure_source
 from fedloom.data.sources.tables import table_files
 from fedloom.data.sources.tables.audit import audit_table
@@ -190,7 +190,7 @@ def _content(table: AuditedTable, dropped: Mapping[str, str], is_needed: bool) -
     folder = table.file.path.parent
     cells = {name: [*map(str, table.file.texts([name])[name].slice(0, 20).to_pylist())] for name in dropped}
     for name, names in cells.items():
-        if all(is_image(cell) and (folder / cell).is_file() for cell in names):
+        if all((folder / cell).is_file() for cell in names) and [*names] == picture_names(open_files(folder), names):
             return {"source": ("file-table", ""), "file": (name, "the column of the files' names")}
     text = max(cells, key=lambda name: sum(map(len, cells[name])), default=None)
     if not is_needed or text is None or sum(cell.count(" ") for cell in cells[text]) < len(cells[text]):
