@@ -43,6 +43,37 @@ def test_an_npz_drops_or_imputes_and_predicts(tmp_path: Path) -> None:
     assert tested.metrics["accuracy"] == pytest.approx(result.numbers["accuracy"])
 
 
+@pytest.mark.parametrize("incomplete", ["drop", "impute"])
+def test_sparse_columns_are_dropped_and_said(tmp_path: Path, incomplete: str) -> None:
+    x = np.column_stack([X[:, 0], np.where(np.arange(120) % 2, np.nan, X[:, 1]), X[:, 2]]).astype(np.float32)
+    path = tmp_path / "a.npz"
+    np.savez(path, x_train=x[:80], y_train=Y[:80], x_test=x[80:], y_test=Y[80:])
+    keys = {"path": str(path), "partition": "iid", "clients": 2, "val": 0.0, "incomplete": incomplete}
+    scenario = fl.scenario("npz", **keys, drop_columns={"above": 0.4})
+    lacking = int(np.isnan(x[:80, 1]).sum())
+    rest = x[:80, [0, 2]]
+    for _ in range(2):  # the second time from the cache
+        built = scenario.build(run_seed=0)
+        assert any(f"of 80 cells (drop_columns) left out (1): x1 ({lacking})" in note for note in built.notes)
+        assert built.train_set.features[:2] == ("x0", "x2")
+        assert len(built.train_set) == (80 if incomplete == "impute" else (~np.isnan(rest)).all(1).sum())
+    arrays = from_arrays(x[:80], Y[:80], x[80:], Y[80:], incomplete=incomplete, drop_columns={"above": 0.4})
+    assert fl.scenario(arrays, partition="iid", clients=2, val=0.0).train_set.x.equal(built.train_set.x)
+    result = fl.run("fedavg", scenario=scenario, model="mlp", rounds=1)
+    whole = np.nan_to_num(x[80:])
+    assert result.evaluate(data=(whole[:, [0, 2]], Y[80:])).metrics["accuracy"] >= 0
+    with pytest.raises(DataError, match=r"3 columns; the model takes 2 of the run's: x0, x2"):
+        result.evaluate(data=(whole, Y[80:]))
+
+
+def test_columns_are_not_dropped_without_need() -> None:
+    assert from_arrays(X, Y, incomplete="impute", drop_columns={"above": 0.9}).train.input_shape == (3,)
+    with pytest.raises(DataError, match=r"drop_columns = \{'above': 0.01\} leaves no column"):
+        from_arrays(X, Y, drop_columns={"above": 0.01})
+    with pytest.raises(DataError, match=r"drop_columns is for features \[n, d\]"):
+        from_arrays(np.zeros((20, 8, 8)), Y[:20], drop_columns={"above": 0.4})
+
+
 def test_pictures_and_labels_with_gaps_are_refused() -> None:
     pictures = np.where(np.arange(64).reshape(1, 8, 8) == 3, np.nan, np.ones((20, 8, 8)))
     with pytest.raises(DataError, match=r"impute is for features \[n, d\]"):

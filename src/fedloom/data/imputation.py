@@ -25,6 +25,13 @@ Incomplete = Annotated[
         "features. Rows without a label, owner or group are dropped then, since these are never imputed."
     ),
 ]
+DropColumns = Annotated[
+    dict[Literal["above"], Annotated[float, Field(ge=0, lt=1)]],
+    Field(
+        description="Leaves out columns that lack more than a share of the training cells, as {above: share}.",
+        examples=[{"above": 0.4}],
+    ),
+]
 Constant = Annotated[dict[Literal["constant"], int | float | str], Field(min_length=1)]
 _LARGEST = 1e30
 _LISTED = 5  # columns in a sentence

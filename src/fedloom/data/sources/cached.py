@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from fedloom.core.errors import DataError
 from fedloom.data.cache import CacheEntry, CacheWriter, cached
 from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inputs
-from fedloom.data.imputation import Impute, Incomplete
+from fedloom.data.imputation import DropColumns, Impute, Incomplete
 from fedloom.data.labels import PARTS, class_notes, multi_label_notes
 from fedloom.data.sources.files import Files, locate, open_files, verify_md5
 from fedloom.data.sources.source import Labels, Source, Splits
@@ -32,6 +32,7 @@ Normalise = Annotated[
 
 
 Moments = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation per channel
+_LISTED = 5  # columns in a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class ParsedSplits:
     validation: int = 0
     labels: Labels = "single"  # see `checked`
     incomplete: Incomplete = "refuse"  # what happens to missing features [n, d]; `make_scenario` imputes them
+    features: tuple[str, ...] = ()
 
     def with_notes(self, *notes: str) -> "ParsedSplits":
         return replace(self, notes=(*self.notes, *notes))
@@ -95,6 +97,7 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
             ),
             words=parsed.words,
             white=parsed.white,
+            features=parsed.features,
         )
         for name, samples in zip(PARTS, (parsed.train, parsed.test), strict=True)
     )
@@ -121,6 +124,25 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
     return Splits(train, test, validation=parsed.validation, notes=notes)
 
 
+def without_columns(parsed: ParsedSplits, rule: DropColumns) -> ParsedSplits:
+    """Return features [n, d], called x0 on, without the columns that lack more than a share of the training cells, and
+    with a note on these. Raises `DataError` for other samples, and if no column is left."""
+    x = parsed.train.x
+    if x.ndim != 2 or x.dtype.kind != "f" or parsed.tokens:
+        raise DataError(f"{parsed.origin}: drop_columns is for features [n, d]; samples are {x.dtype} {x.shape[1:]}")
+    lacking = np.isnan(x).sum(0)
+    is_kept = lacking <= rule["above"] * len(x)
+    if is_kept.all() or parsed.test.x.shape[1:] != x.shape[1:]:  # refused later
+        return parsed
+    if not is_kept.any():
+        raise DataError(f"{parsed.origin}: drop_columns = {rule} leaves no column to learn from")
+    listed = ", ".join(f"x{column} ({lacking[column]:,})" for column in np.flatnonzero(~is_kept)[:_LISTED])
+    note = f"columns that lack too many of {len(x):,} cells (drop_columns) left out ({(~is_kept).sum():,}): {listed}"
+    train, test = (replace(part, x=part.x[:, is_kept]) for part in (parsed.train, parsed.test))
+    names = tuple(f"x{column}" for column in np.flatnonzero(is_kept))
+    return replace(parsed, train=train, test=test, features=names).with_notes(f"{parsed.origin}: {note}")
+
+
 def _without_gaps(parsed: ParsedSplits) -> ParsedSplits:
     """Return the rows [n, d] of both parts that lack no value (NaN), with notes on the others."""
     parts, notes = {"train": parsed.train, "test": parsed.test}, [*parsed.notes]
@@ -135,7 +157,7 @@ def _without_gaps(parsed: ParsedSplits) -> ParsedSplits:
 
 def with_rules(splits: Splits, section: Impute | None, origin: str) -> Splits:
     """Return splits of features [n, d] with names, x0 on, and the rules of the `section`; origin: names them."""
-    names = tuple(f"x{column}" for column in range(splits.train.input_shape[0]))
+    names = splits.train.features or tuple(f"x{column}" for column in range(splits.train.input_shape[0]))
     train, test = (replace(part, features=names) for part in (splits.train, splits.test))
     rules = (section or Impute()).rules(dict.fromkeys(names, ()), origin)
     return replace(splits, train=train, test=test, rules=rules)
@@ -176,7 +198,7 @@ class CachedSource(Source):
                     writer.add(f"{name}.{key}", tensor.numpy())
         train = splits.train
         learned = train.head(len(train) - splits.validation)
-        facts = {key: getattr(train, key) for key in ("classes", "domains", "words", "white")}
+        facts = {key: getattr(train, key) for key in ("classes", "domains", "words", "white", "features")}
         facts |= {"moments": training_moments(learned), "validation": splits.validation, "notes": splits.notes}
         return facts
 
@@ -275,6 +297,7 @@ def _splits_of_entry(entry: CacheEntry) -> Splits:
         stored = [entry.arrays.get(f"{name}.{key}") for key in ("domain", "group")]
         domain, group = (None if ids is None else torch.from_numpy(ids) for ids in stored)
         names: dict[str, Any] = {key: tuple(meta[key]) for key in ("classes", "domains", "words")}
+        names["features"] = tuple(meta.get("features", ()))
         return Dataset(x, y, domain=domain, group=group, white=meta["white"], **names)
 
     notes, validation = tuple(meta.get("notes", ())), meta.get("validation", 0)

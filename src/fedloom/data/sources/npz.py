@@ -14,9 +14,17 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import require_memory
-from fedloom.data.imputation import ImputeSection, Incomplete
+from fedloom.data.imputation import DropColumns, ImputeSection, Incomplete
 from fedloom.data.labels import class_ids, multi_labels
-from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits, PublishedFiles, with_rules
+from fedloom.data.sources.cached import (
+    Allocator,
+    ImageSource,
+    ParsedSamples,
+    ParsedSplits,
+    PublishedFiles,
+    with_rules,
+    without_columns,
+)
 from fedloom.data.sources.files import ENCRYPTED, Files, require_regular
 from fedloom.data.sources.groups import number_groups
 from fedloom.data.sources.pixels import PictureNotes, image_pixels
@@ -168,11 +176,12 @@ class Npz(ImageSource):
     [n, L], 1, 0 or -1 (not recorded). Images and volumes are scaled by the training set's own mean and standard
     deviation per channel."""
 
-    keys_added_later = frozenset({"incomplete", "impute"})
+    keys_added_later = frozenset({"drop_columns", "incomplete", "impute"})
     uncached_keys = ImageSource.uncached_keys | {"impute"}
 
     path: Path = Field(description="Path of the .npz file.", examples=["data.npz"])
     incomplete: Incomplete = "refuse"
+    drop_columns: DropColumns = Field({})
     impute: ImputeSection = None
 
     def load(self) -> Splits:
@@ -186,7 +195,8 @@ class Npz(ImageSource):
         return [self.path]
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
-        return replace(parse_npz(self.path, allocate, labels=self.labels), incomplete=self.incomplete)
+        parsed = replace(parse_npz(self.path, allocate, labels=self.labels), incomplete=self.incomplete)
+        return without_columns(parsed, self.drop_columns) if self.drop_columns else parsed
 
 
 ArrayLike = Any  # any value that `as_array` converts, such as a list, an array or a tensor

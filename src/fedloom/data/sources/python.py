@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
-from fedloom.data.imputation import Impute, Incomplete
+from fedloom.data.imputation import DropColumns, Impute, Incomplete
 from fedloom.data.labels import as_string_array, class_ids, missing_marks, multi_labels, sorted_words
 from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Normalise, ParsedSamples
@@ -51,6 +51,7 @@ def from_arrays(
     shared_groups: SharedGroups = "refuse",
     labels: Labels = "single",
     incomplete: Incomplete = "refuse",
+    drop_columns: DropColumns | None = None,
     impute: Impute | None = None,
 ) -> Splits:
     """Make splits for `make_scenario` from arrays in memory.
@@ -81,6 +82,7 @@ def from_arrays(
         labels: "multi" takes labels [n, L] that do not exclude each other: 1, 0, and -1 or NaN where a label was not
             recorded; `classes` are their names, by default those of a data frame's columns.
         incomplete: what to do with features [n, d] that are missing (NaN): "refuse", "drop" their rows, or "impute".
+        drop_columns: {"above": share} first leaves out features that lack more than a share of the training cells.
         impute: by which values, for "impute".
 
     Raises `DataError` for arrays that do not fit.
@@ -124,6 +126,7 @@ def from_arrays(
     white = WHITE if pictures.total else None
     parsed = cached.ParsedSplits(origin, parts[0], parts[1], names, tuple(domains), tokens, labels=labels)
     parsed = replace(parsed, white=white, notes=tuple(notes), part_origins=part_origins)
+    parsed = cached.without_columns(parsed, drop_columns) if drop_columns else parsed
     splits = cached.checked_splits(replace(parsed, incomplete=incomplete))
     splits = cached.with_rules(splits, impute, origin) if incomplete == "impute" else splits
     shape = splits.train.input_shape

@@ -139,7 +139,11 @@ def stored_samples(x: np.ndarray, expected: Input, origin: str) -> Tensor:
     tokens = expected.ids is not None
     if len(expected.shape) > 2 and x.shape[1:] == (*expected.shape[1:], expected.shape[0]) != expected.shape:
         x = np.moveaxis(x, -1, 1)
-    if expected.imputed and x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] == len(_stored_features(expected)):
+    stored_names = _stored_features(expected)
+    if stored_names and x.ndim == 2 and x.shape[1] not in (len(stored_names), len(expected.features)):
+        names = ", ".join(stored_names)[:300]
+        raise DataError(f"{origin}: {x.shape[1]} columns; the model takes {len(stored_names)} of the run's: {names}")
+    if expected.imputed and x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] == len(stored_names):
         x = _filled(x.astype(np.float32), expected)[0]
     labels = np.zeros(len(x) if x.ndim else 0, np.int64)
     data = checked(x, labels, origin=origin, classes=["-"], tokens=tokens)

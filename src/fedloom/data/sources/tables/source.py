@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, DataError, suggest_name
-from fedloom.data.imputation import Impute, ImputeSection, Incomplete
+from fedloom.data.imputation import DropColumns, Impute, ImputeSection, Incomplete
 from fedloom.data.sources import groups
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
@@ -77,11 +77,7 @@ class TableSource(Source):
         "NaN, null and the like are missing among numbers; as a label they are refused.",
     )
     incomplete: Incomplete = "refuse"
-    drop_columns: dict[Literal["above"], Annotated[float, Field(ge=0, lt=1)]] = Field(
-        {},
-        description="Leaves out columns that lack more than a share of the training file's cells, as {above: share}.",
-        examples=[{"above": 0.4}],
-    )
+    drop_columns: DropColumns = Field({})
     impute: ImputeSection = None
 
     @model_validator(mode="after")
