@@ -137,6 +137,10 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
             {"scenario": {**split, **keys, "labels": agreed.labels, "partition": "iid", "clients": 1}}
         ).scenario
         source, _ = described.parts()
+        if getattr(source, "drop_columns", None) and nodes.features is None:
+            raise ConfigError(
+                "drop_columns may leave other columns at each node; the federation must name its features"
+            )
         paths = {name: file.absolute().parent / value for name, value in source if isinstance(value, Path)}
         splits = load_splits(source.model_copy(update=paths))
         datasets = {"train": splits.train, "test": splits.test}

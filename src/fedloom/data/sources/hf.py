@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.labels import PARTS, named_ids, refuse_missing_labels
+from fedloom.data.labels import PARTS, multi_labels, named_ids, refuse_missing_labels
 from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.class_folders import BARE_PARTS, part_of
@@ -56,7 +56,10 @@ class HuggingFace(ImageSource):
     )
     image: str = Field("image", description="Column of the images.")
     text: str | None = Field(None, description="Column of the texts; null reads images.")
-    label: str = Field("label", description="Column of the classes.")
+    label: str | tuple[str, ...] = Field(
+        "label",
+        description="Column of the classes; with `labels: multi` of lists of labels, or a column for each label.",
+    )
     size: int = Field(32, ge=1, le=2048, description="Height and width that images are resized to, in pixels.")
     channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
     vocabulary: Vocabulary = 10_000
@@ -76,14 +79,12 @@ class HuggingFace(ImageSource):
 
     def parsed(self, train: Any, test: Any | None) -> ParsedSplits:
         """Parse two `datasets.Dataset`; without `test`, hold out a share of `train`."""
-        if self.labels == "multi":
-            raise DataError("scenario.labels = multi: source hf reads one label a sample; pass arrays to from_arrays")
         data, notes = [], []
         for part in (train,) if test is None else (train, test):
             plain, note = as_stored(part)
             data.append(plain)
             notes += [note] if note and note not in notes else []
-        labels, classes = self._labels(data)
+        labels, classes = self._several(data) if self.labels == "multi" else self._labels(data)
         groups: list[np.ndarray | None] = [None] * len(data)
         if self.group_column is not None:
             ids = [self._column(part, self.group_column) for part in data]
@@ -103,6 +104,7 @@ class HuggingFace(ImageSource):
             notes += about_tokens
         parts = [ParsedSamples(*part[:2], group=part[2]) for part in zip(x, labels, groups, strict=True)]
         origin, kind = f"hf {self.dataset}", {"white": WHITE} if self.text is None else {"tokens": True}
+        kind |= {"labels": self.labels}
         parsed = ParsedSplits(origin, parts[0], parts[1], classes, words=words, notes=tuple(notes), **kind)
         return parsed if test is not None else replace(parsed, part_origins=(origin, origin))
 
@@ -137,6 +139,8 @@ class HuggingFace(ImageSource):
     def _labels(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
         """Return class ids of each part and the class names: those that the training set states, else its training
         labels. Where parts state names, labels are matched by name: the ids of a test set may have another order."""
+        if not isinstance(self.label, str):
+            raise DataError(f"scenario.label = {self.label}: several columns are for labels: multi; name one")
         columns = [list(map(_plain_label, self._column(part, self.label))) for part in data]
         wrong = next((v for values in columns for v in values if not isinstance(v, int | str)), 0)
         if not isinstance(wrong, int | str):
@@ -153,6 +157,40 @@ class HuggingFace(ImageSource):
         same = all(names == classes for names in stated)
         ids = [_ids_by_name(*part, classes, same) for part in zip(columns, stated, origins, strict=False)]
         return ids, tuple(map(str, classes))
+
+    def _several(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+        """Return labels [n, L] of each part and their names: from a column for each, from lists of names or of ids of
+        named classes, or from lists of L cells of 1 and 0."""
+        origin = f"source hf: {self.dataset} ({self.label})"
+        if not isinstance(self.label, str):
+            cells = [[[-1 if v is None else v for v in self._column(part, k)] for k in self.label] for part in data]
+            return multi_labels([np.array(part).T for part in cells], origin, self.label)
+        columns = [list(self._column(part, self.label)) for part in data]
+        if (odd := next((v for part in columns for v in part if not isinstance(v, list | tuple)), None)) is not None:
+            raise DataError(
+                f"{origin}: {odd!r:.60} is no list of labels; need lists, or a column for each (label: [a, b])"
+            )
+        features = [part.features[self.label] for part in data]
+        inner = [of[0] if isinstance(of, list) else getattr(of, "feature", None) for of in features]
+        stated = [getattr(of, "names", None) for of in inner]
+        flat = [[label for labels in part for label in labels] for part in columns]
+        if len({len(labels) for part in columns for labels in part}) == 1 and {*flat[0], *flat[-1]} == {0, 1}:
+            return multi_labels([np.array(part) for part in columns], origin, stated[0])
+        words = [[self._name(v, of, origin) for v in part] for part, of in zip(flat, stated, strict=True)]
+        ids, names = named_ids(words, [f"{origin} ({part})" for part in PARTS], stated[0])
+        y = [np.zeros((len(part), len(names)), np.int64) for part in columns]
+        for of, part, held in zip(y, columns, ids, strict=True):
+            of[np.repeat(np.arange(len(part)), [*map(len, part)]), held] = 1
+        return y, names
+
+    @staticmethod
+    def _name(label: Any, names: Sequence[str] | None, origin: str) -> str:
+        """Return the name of a label, which may be an id among the stated names."""
+        if isinstance(label, str) or (isinstance(label, int) and names is None):
+            return str(label)
+        if not isinstance(label, int) or not 0 <= label < len(names or ()):
+            raise DataError(f"{origin}: label {label!r:.60} is none of the {len(names or ())} names; leave it out")
+        return (names or ())[label]
 
     def _pixels(self, data: list[Any], notes: list[str]) -> list[np.ndarray]:
         """Return pixels [n, channels, size, size] of each part: uint8, or float32 where one has more than 256

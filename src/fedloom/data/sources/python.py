@@ -357,7 +357,7 @@ def splits_from(data: Any, labels: Labels = "single") -> Splits:
         return data
     # By the module's name, because importing datasets takes long, and it may not be installed.
     if type(data).__module__.partition(".")[0] == "datasets":
-        return from_huggingface(data)
+        return from_huggingface(data, labels=labels)
     if is_pair(data):  # also one label: `multi_labels` says what it lacks
         return from_arrays(*data, labels=labels)
     if isinstance(data, list) and data and (is_pair(data[0], labels == "multi") or _is_dataset(data[0])):

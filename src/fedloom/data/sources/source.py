@@ -148,7 +148,7 @@ def grouped(splits: Splits, source: Source) -> Splits:
     `group` that the source cannot follow, and for groups in both parts unless `shared_groups` drops them."""
     key = source.group
     if source.labels == "multi" and not splits.train.multi:
-        takes = "arrays, .npz files, tables and file-table take several"
+        takes = "arrays, .npz files, tables, file-table and hf take several"
         raise DataError(f"scenario.labels = multi: source {source.kind} has one label a sample; {takes}")
     if key == "none":
         return replace(splits, train=replace(splits.train, group=None), test=replace(splits.test, group=None))

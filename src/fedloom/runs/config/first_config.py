@@ -345,16 +345,22 @@ def hub_keys(dataset: str, label: str | None) -> Keys:
         why = " ".join(str(error).split())[:200]
         raise DataError(f"{dataset}: no file or folder, and the hub cannot be asked for it ({why})") from None
     kinds = {name: type(feature).__name__ for name, feature in features.items()}
+    inner = {name: of[0] if isinstance(of, list) else getattr(of, "feature", None) for name, of in features.items()}
+    lists = [name for name, of in inner.items() if type(of).__name__ == "ClassLabel"]
     classes = [name for name, kind in kinds.items() if kind == "ClassLabel"] + [n for n in _LABELS if n in kinds]
-    if label is not None and label not in kinds:
-        raise ConfigError(f"--label {label}: {dataset} has no such column: {suggest_name(label, kinds)[:300]}")
+    classes += lists
+    several = [] if label is None or label in kinds else [part.strip() for part in label.split(",")]
+    if (unknown := next((name for name in several if name not in kinds), None)) is not None:
+        raise ConfigError(f"--label {unknown}: {dataset} has no such column: {suggest_name(unknown, kinds)[:300]}")
     if label is None and not classes:
         raise DataError(f"{dataset}: no column of classes; name it with --label: {', '.join(kinds)[:300]}")
-    keys: Keys = {"source": ("hf", ""), "dataset": (dataset, ""), "label": (label or classes[0], "")}
+    keys: Keys = {"source": ("hf", ""), "dataset": (dataset, ""), "label": (several or label or classes[0], "")}
+    if several or keys["label"][0] in lists:
+        keys["labels"] = "multi", "a sample has several labels"
     images = [name for name, kind in kinds.items() if kind == "Image"]
     texts = [name for name in _TEXTS if name in kinds]
     texts += [name for name, feature in features.items() if getattr(feature, "dtype", "") == "string"]
-    texts = [name for name in texts if name != keys["label"][0]]
+    texts = [name for name in texts if name not in [*several, keys["label"][0]]]
     if images:
         keys["image"] = images[0], ""
     elif texts:
