@@ -1,6 +1,7 @@
 """Several labels a sample: where they are read, how they are split and dealt, and what is said of them."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from fedloom.data import PARTITIONS, SKEWS, describe_scenario, from_arrays, from
 from fedloom.data.attacks import LabelFlip
 from fedloom.data.group_split import group_split
 from fedloom.data.labels import class_notes
+from fedloom.data.sources.hf import from_huggingface
 from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import stratified_split
 from fedloom.data.views import Views, split_three, strata
 from fedloom.runs.config.first_config import first_config
+from hub_sets import FakeSet
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 6)).astype(np.float32)
@@ -267,6 +270,50 @@ def test_npz_as_medmnist_writes_them_and_init(tmp_path):
         fl.scenario("npz", path=str(path), clients=2).build(0)
     section = first_config(str(path)).sections["scenario"]
     assert (section["labels"][0], section["partition"][0]) == ("multi", "iid")
+
+
+HUB = [["mass"], [], ["mass", "node"], ["node"], []] * 2
+CELLS = np.array([[int(name in row) for name in ("mass", "node")] for row in HUB])
+IDS = [[("node", "mass").index(name) for name in row] for row in HUB]
+
+
+def lists_of(values, names=None, kind="feature"):
+    """A set of the hub whose labels are lists; names: those of their entries."""
+    data = FakeSet(label=values)
+    entry = SimpleNamespace(names=names)
+    data.features["label"] = [entry] if kind == "list" else SimpleNamespace(feature=entry)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "keys"),
+    [
+        (FakeSet(mass=CELLS[:, 0].tolist(), node=CELLS[:, 1].astype(bool).tolist()), {"label": ["mass", "node"]}),
+        (lists_of(HUB), {}),
+        (lists_of(IDS, ["node", "mass"]), {}),
+        (lists_of(IDS, ["node", "mass"], "list"), {}),
+        (lists_of(CELLS.tolist()), {}),
+    ],
+)
+def test_sets_of_the_hub_have_lists_of_labels_or_columns(data, keys):
+    splits = from_huggingface({"train": data, "test": data}, labels="multi", size=8, **keys)
+    order = [("mass", "node", "0", "1").index(name) % 2 for name in splits.train.classes]
+    assert splits.train.y.tolist() == CELLS[:, order].tolist() == splits.test.y.tolist()
+    assert len(from_huggingface(data, labels="multi", size=8, **keys).train) == 8
+
+
+def test_labels_of_the_hub_that_cannot_be_read_are_refused():
+    blank = FakeSet(mass=[None, *CELLS[1:, 0].tolist()], node=CELLS[:, 1].tolist())
+    both = {"train": blank, "test": blank}
+    assert from_huggingface(both, labels="multi", size=8, label=["mass", "node"]).train.y[0].tolist() == [-1, 0]
+    for data, keys, problem in (
+        (FakeSet(), {"labels": "multi"}, "0 is no list of labels; need lists, or a column for each"),
+        (lists_of([*IDS[:9], [2]], ["node", "mass"]), {"labels": "multi"}, "label 2 is none of the 2 names"),
+        (FakeSet(), {"label": ["mass", "node"]}, "several columns are for labels: multi"),
+        (FakeSet(), {"labels": "multi", "label": ["label", "node"]}, "has no column 'node'"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            from_huggingface({"train": data}, size=8, **keys)
 
 
 def test_nodes_record_different_labels():

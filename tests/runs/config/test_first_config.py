@@ -342,6 +342,13 @@ def test_the_hub_says_which_columns_there_are(monkeypatch: pytest.MonkeyPatch) -
     keys = hub_keys("some/texts", "stars")
     assert [keys[key][0] for key in ("text", "label", "test_split")] == ["title", "stars", None]
     assert "a fifth of each class is held out" in keys["test_split"][1]
+    findings = {"img": Picture(), "age": Value(dtype="int64"), "findings": Value(feature=ClassLabel())}
+    ask_the_hub(monkeypatch, findings | dict.fromkeys("ab", Value(dtype="int64")))
+    for label, expected in ((None, "findings"), ("a,b", ["a", "b"])):
+        keys = hub_keys("some/scans", label)
+        assert (keys["labels"][0], keys["label"][0]) == ("multi", expected)
+    with pytest.raises(FedloomError, match="--label c: some/scans has no such column"):
+        hub_keys("some/scans", "a,c")
 
 
 @pytest.mark.parametrize(
