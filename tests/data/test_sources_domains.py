@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES
+from fedloom.data.sources.source import load_splits
 from source_files import encoded, pixels, prefixed, write_tree, write_zip
 
 OFFICE = ("amazon", "caltech", "dslr", "webcam")
@@ -60,6 +61,25 @@ def test_per_domain_takes_a_prefix_of_each(tmp_path):
     assert torch.equal(part.test.x, whole.test.x)
     with pytest.raises(DataError, match="per_domain = 41: domain amazon has 40 training samples"):
         load("office-caltech10", path=tmp_path, size=8, per_domain=41)
+
+
+def test_groups_by_file_names_stay_within_a_domain(tmp_path):
+    files = domain_files(OFFICE, OFFICE_CLASSES)
+    write_tree(tmp_path, files)
+    splits = load("office-caltech10", path=tmp_path, size=8, group={"pattern": r"^(\d)\.png"})
+    for part in (splits.train, splits.test):
+        pairs = {*zip(part.group.tolist(), part.domain.tolist(), strict=True)}
+        assert len(pairs) == len({group for group, _ in pairs})
+        for x, of in zip(part.x, part.group % 5, strict=True):
+            names = {pixels(k * 100 + int(of)).transpose(2, 0, 1).tobytes() for k in range(40)}
+            assert x.numpy().tobytes() in names
+    assert not {*splits.train.group.tolist()} & {*splits.test.group.tolist()}
+    for domain in OFFICE:
+        files[f"{domain}_train.txt"] = f"{domain}/mug/1.png 8\n{domain}/bike/0.png 1\n".encode()
+        files[f"{domain}_test.txt"] = f"{domain}/mug/2.png 8\n{domain}/bike/1.png 1\n".encode()
+    write_tree(tmp_path, files)
+    with pytest.raises(DataError, match="4 of 8 groups of the test set are in the training set too"):
+        load_splits(SOURCES.get("office-caltech10")(path=tmp_path, size=8, group={"pattern": r"^(\d)\.png"}))
 
 
 def test_lists_decide_parts_and_order(tmp_path):

@@ -103,8 +103,9 @@ class HuggingFace(ImageSource):
             )
             notes += about_tokens
         parts = [ParsedSamples(*part[:2], group=part[2]) for part in zip(x, labels, groups, strict=True)]
-        origin, kind = f"hf {self.dataset}", {"white": WHITE} if self.text is None else {"tokens": True}
-        kind |= {"labels": self.labels}
+        origin = f"hf {self.dataset}"
+        kind: dict[str, Any] = {"white": WHITE} if self.text is None else {"tokens": True}
+        kind["labels"] = self.labels
         parsed = ParsedSplits(origin, parts[0], parts[1], classes, words=words, notes=tuple(notes), **kind)
         return parsed if test is not None else replace(parsed, part_origins=(origin, origin))
 
@@ -176,21 +177,15 @@ class HuggingFace(ImageSource):
         flat = [[label for labels in part for label in labels] for part in columns]
         if len({len(labels) for part in columns for labels in part}) == 1 and {*flat[0], *flat[-1]} == {0, 1}:
             return multi_labels([np.array(part) for part in columns], origin, stated[0])
-        words = [[self._name(v, of, origin) for v in part] for part, of in zip(flat, stated, strict=True)]
-        ids, names = named_ids(words, [f"{origin} ({part})" for part in PARTS], stated[0])
+        origins, names = [f"{origin} ({part})" for part in PARTS], tuple(map(str, stated[0] or ()))
+        if names:
+            ids = [_ids_by_name(*part, names, False) for part in zip(flat, stated, origins, strict=False)]
+        else:
+            ids, names = named_ids([[*map(str, part)] for part in flat], origins)
         y = [np.zeros((len(part), len(names)), np.int64) for part in columns]
         for of, part, held in zip(y, columns, ids, strict=True):
             of[np.repeat(np.arange(len(part)), [*map(len, part)]), held] = 1
         return y, names
-
-    @staticmethod
-    def _name(label: Any, names: Sequence[str] | None, origin: str) -> str:
-        """Return the name of a label, which may be an id among the stated names."""
-        if isinstance(label, str) or (isinstance(label, int) and names is None):
-            return str(label)
-        if not isinstance(label, int) or not 0 <= label < len(names or ()):
-            raise DataError(f"{origin}: label {label!r:.60} is none of the {len(names or ())} names; leave it out")
-        return (names or ())[label]
 
     def _pixels(self, data: list[Any], notes: list[str]) -> list[np.ndarray]:
         """Return pixels [n, channels, size, size] of each part: uint8, or float32 where one has more than 256

@@ -214,6 +214,10 @@ class _DomainFolders(PublishedImages):
         train, test = ([sample for parts in split for sample in parts[side]] for side in (0, 1))
         parsed = decode_parts(files, train, test, self.class_names, self.size, 3, allocate)
         parsed = replace(parsed, has_class_notes=True)  # those of each domain, below
+        if isinstance(self.group, GroupPattern):
+            ids = number_groups([self._ids(part) for part in (train, test)], [len(train), len(test)], str(files.path))
+            train_part, test_part = replace(parsed.train, group=ids[0]), replace(parsed.test, group=ids[1])
+            parsed = replace(parsed, train=train_part, test=test_part)
         missing = [
             note
             for domain, parts in zip(self.domain_names, split, strict=True)
@@ -252,14 +256,21 @@ class _DomainFolders(PublishedImages):
             train, test = (self._listed(files, f"{domain}_{part}.txt") for part in ("train", "test"))
             return first_rows(train, self.per_domain, domain), test
         listed, _ = class_folders.list_classes(names, domain, self.class_names, str(files.path))
-        rows = self._rows(np.array([label for _, label in listed]), number)
+        groups = np.unique(self._ids(listed), return_inverse=True)[1] if isinstance(self.group, GroupPattern) else None
+        rows = self._rows(np.array([label for _, label in listed]), number, groups)
         train, test = ([listed[row] for row in part] for part in rows)
         return train, test
 
-    def _rows(self, labels: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def _ids(self, listed: LabelledFiles) -> list[str]:
+        """Return the group of each picture by the pattern of the key `group`: no group has pictures of two domains."""
+        assert isinstance(self.group, GroupPattern)
+        ids = self.group.ids([name.split("/", 2)[2] for name, _ in listed], self.kind)
+        return [f"{name.partition('/')[0]}/{of}" for (name, _), of in zip(listed, ids.tolist(), strict=True)]
+
+    def _rows(self, labels: np.ndarray, number: int, groups: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         domain = self.domain_names[number]
         # A stream for each domain: its split does not depend on how many samples the others have.
-        train, test = stratified_split(labels, _TEST_SHARE, np.random.default_rng([0, number]), domain)
+        train, test = stratified_split(labels, _TEST_SHARE, np.random.default_rng([0, number]), domain, groups)
         return first_rows(train, self.per_domain, domain), test
 
     def _listed(self, files: Files, name: str) -> LabelledFiles:
@@ -280,7 +291,7 @@ class _DomainFolders(PublishedImages):
     def _with_domains(self, parsed: ParsedSplits, counts: Sequence[tuple[int, int]]) -> ParsedSplits:
         ids = np.arange(len(counts), dtype=np.int64)
         train, test = (
-            ParsedSamples(part.x, part.y, np.repeat(ids, [pair[side] for pair in counts]))
+            replace(part, domain=np.repeat(ids, [pair[side] for pair in counts]))
             for side, part in enumerate((parsed.train, parsed.test))
         )
         return replace(parsed, train=train, test=test, domains=self.domain_names)
