@@ -6,19 +6,21 @@ and those of the second study, which came later, another one.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.cells import Cells, studies_by_name
 from benchmarks.tables.words import DIVERGED, display_name, has_diverged, in_words, judged, markdown, percent
-from fedloom.results.difference import Difference
+from fedloom.results.difference import SEED_STEPS, Difference
 from fedloom.results.fairness import client_shares, fairness
 from fedloom.runs.studies.plan import read_study
 
 STUDIES = ("honest-scale", "honest-scale-rest")
 SETTINGS = ("authorities", "hundred-clients")
 GLOBAL, PERSONAL, GLOBAL_MODEL = "global/global", "personal/local", "global/local"
+COMPARED = ((GLOBAL, "fedavg"), (PERSONAL, "local"), (PERSONAL, "fedavg+finetune"))
 REFERENCES = ("central", "local")
 _FOLDER = Path(__file__).parents[1] / "studies"
 _WORDS = {
@@ -35,7 +37,7 @@ def tables() -> dict[str, str]:
     """Return the tables by name."""
     studies = studies_by_name()
     cells = joined(studies)
-    made = {"honest-progress": progress(cells)}
+    made = {"honest-progress": progress(cells), "honest-forecast": forecast_of_seeds(cells)}
     for setting in SETTINGS:
         prefix = f"{setting}/"
         rows = {name.removeprefix(prefix): cell for name, cell in cells.items() if name.startswith(prefix)}
@@ -208,6 +210,42 @@ def newcomers_table(rows: Cells) -> str:
         shares = [percent(served[alone[way]]["accuracy"]) if way in alone else "–" for way in _WAYS]
         lines.append(["*alone, from the first weights*", seeds, *shares])
     return markdown(("method", "n", *_WAYS), lines)
+
+
+def forecast_of_seeds(cells: Cells) -> str:
+    """Return what the first three of five seeds said or forecast, and what the five said of the same comparisons.
+
+    These are the rows with five seeds of both settings, against FedAvg, local training and tuned FedAvg.
+    """
+    words: dict[str, list[str]] = {}
+    for setting, (protocol, baseline) in product(SETTINGS, COMPARED):
+        rows = {
+            name.removeprefix(f"{setting}/"): cell
+            for name, cell in cells.items()
+            if name.startswith(f"{setting}/") and not cell["added"] and protocol in cell["tested"]
+        }
+        early = compared({label: _first_three(cell) for label, cell in rows.items()}, protocol, baseline)
+        for label, difference in compared(rows, protocol, baseline).items():
+            first = early[label]
+            forecast = f"undecided, needs {f'about {first.needs}' if first.needs else 'more than 30'}"
+            words.setdefault(forecast if first.word == "undecided" else first.word, []).append(difference.word)
+    needs = (*map("undecided, needs about {}".format, SEED_STEPS), "undecided, needs more than 30")
+    columns = ("ahead", "behind", "equivalent", "undecided")
+    return markdown(
+        ("after three seeds", "comparisons", *(f"{word} after five" for word in columns)),
+        [
+            [first, len(words[first]), *map(words[first].count, columns)]
+            for first in ("ahead", "behind", "equivalent", *needs)
+            if first in words
+        ],
+    )
+
+
+def _first_three(cell: Mapping[str, Any]) -> dict[str, Any]:
+    tested = {
+        protocol: measures | {"accuracy": measures["accuracy"][:3]} for protocol, measures in cell["tested"].items()
+    }
+    return {**cell, "seeds": cell["seeds"][:3], "tested": tested}
 
 
 def compared(rows: Cells, protocol: str, baseline: str) -> dict[str, Difference]:
