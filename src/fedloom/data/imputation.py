@@ -1,7 +1,5 @@
 """Missing cells of tables: a rule for each column, its value over training rows, and cells that are filled with it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,11 +36,10 @@ _LISTED = 5  # columns in a sentence
 
 
 class ImputedColumn(BaseModel):
-    """The rule by which missing cells of a column are filled.
-
-    features: names of its features: the column for numbers, "column=word" for each of its words. value: a number, or a
-    word; None until it is known. indicator: whether `missing(column)` is a feature, 1 where the cell was missing.
-    observed, missing: training cells with and without a value; a node's training cells are all nodes' together."""
+    """The rule by which missing cells of a column are filled. features: names of its features: the column for numbers,
+    "column=word" for each of its words. value: a number, or a word; None until it is known. indicator: whether
+    `missing(column)` is a feature, 1 where the cell was missing. observed, missing: training cells with and without a
+    value; a node's training cells are all nodes' together."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -63,7 +60,7 @@ class ImputedColumn(BaseModel):
     def holds_words(self) -> bool:
         return self.features != (self.column,)
 
-    def fitted(self, cells: np.ndarray) -> ImputedColumn:
+    def fitted(self, cells: np.ndarray) -> "ImputedColumn":
         """Return the rule with its value, from training cells [n, features], NaN where they are missing: the mean or
         median in float64; of the most frequent ones the smallest. Raises `DataError` for a column without a value."""
         is_missing = np.isnan(cells[:, 0])
@@ -88,9 +85,8 @@ class ImputedColumn(BaseModel):
 
 def unobserved_error(column: str) -> DataError:
     """Return the error for a column without a value in any training row."""
-    return DataError(
-        f"column '{column}': no training row has a value to impute from; leave it out (of a table by drop: [{column}])"
-    )
+    remedy = f"leave it out (of a table by drop: [{column}])"
+    return DataError(f"column '{column}': no training row has a value to impute from; {remedy}")
 
 
 class Impute(BaseModel):
@@ -162,7 +158,7 @@ ImputeSection = Annotated[
 ]
 
 
-def impute(data: Dataset, columns: Sequence[ImputedColumn]) -> tuple[Dataset, dict[str, int]]:
+def impute(data: "Dataset", columns: Sequence[ImputedColumn]) -> "tuple[Dataset, dict[str, int]]":
     """Return rows with filled cells and, unscaled behind the other features, the indicators that they lack; and how
     many cells of each column were filled. columns: the rules, with values."""
     x, positions = data.x.clone(), {name: position for position, name in enumerate(data.features)}

@@ -25,11 +25,7 @@ class HeldOut(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Clients that never train: a share of all clients, a list of their ids, or all data of one domain."""
 
     share: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Share of clients with training and test data that is drawn, at least one.",
-        examples=[0.2],
+        None, gt=0, lt=1, description="Share of clients with training and test data, at least one.", examples=[0.2]
     )
     clients: tuple[StrictInt, ...] | None = Field(
         None, description="Ids of the clients, as the partition numbers them, instead of a share.", examples=[[3, 7]]

@@ -26,8 +26,7 @@ class Ratio(Skew):
         skews: [{name: ratio, ratio: 0.4, base: 743.8}]"""
 
     ratio: float | tuple[float, ...] = Field(
-        description="Share of its training samples that a client keeps, or one each; ≤ 1 without `base`.",
-        examples=[0.4],
+        description="Share of its training samples a client keeps, or one each; ≤ 1 without `base`.", examples=[0.4]
     )
     base: float | None = Field(
         None,

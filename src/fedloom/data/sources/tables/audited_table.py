@@ -26,11 +26,9 @@ REFUSED = "a run refuses it: it "
 
 @dataclass(frozen=True)
 class AuditedTable:
-    """The columns [n each] of a table by name, as `reader` reads them from `file`.
-
-    numbers: those of the rows in the `whole` file [n], from 1 on; of a large one only a part is read. label, owner:
-    names of columns, or None. unused: columns that a config leaves out. refused: findings on features that a run
-    refuses to read."""
+    """The columns [n each] of a table by name, as `reader` reads them from `file`. numbers: those of the rows in the
+    `whole` file [n], from 1 on; of a large one only a part is read. label, owner: names of columns, or None. unused:
+    columns that a config leaves out. refused: findings on features that a run refuses to read."""
 
     reader: Any  # a TableSource, whose module imports this one
     file: TableFile
@@ -156,11 +154,10 @@ def group_column(table: AuditedTable) -> str | None:
 def group_dependents(
     table: AuditedTable, name: str, varied: Mapping[str, np.ndarray], matrix: np.ndarray
 ) -> list[str] | None:
-    """Return the columns that depend on a column if it looks like groups of rows, such as persons; else None.
-
-    It holds words or whole numbers, 10 to n/1.5 different ones, of which 5 occur again. It has the name of a group, and
-    a dependent column or 20 values with a median of at most 50 rows each; or, under another name, a dependent column
-    and at least 15 values and 2 % of n. A column depends if 95 % of neighbours in a group agree in it, at most 30 % of
+    """Return the columns that depend on a column if it looks like groups of rows, such as persons; else None. It holds
+    words or whole numbers, 10 to n/1.5 different ones, of which 5 occur again. It has the name of a group, and a
+    dependent column or 20 values with a median of at most 50 rows each; or, under another name, a dependent column and
+    at least 15 values and 2 % of n. A column depends if 95 % of neighbours in a group agree in it, at most 30 % of
     random rows do (those of `varied`, codes by name, and as a matrix [n, k]), and it is no step, monotone or one-peak
     function of the group."""
     codes = table.codes[name]

@@ -1,7 +1,5 @@
 """Columns of a table: numbers as stored or words, and which cells are missing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -109,7 +107,7 @@ class Column:
     def present_values(self) -> np.ndarray:
         return self.values if self.missing is None else self.values[~self.missing]
 
-    def rows(self, rows: np.ndarray) -> Column:
+    def rows(self, rows: np.ndarray) -> "Column":
         """Return some rows, without the words that do not occur there; the code of a missing word is -1."""
         values, missing = self.values[rows], self.is_missing[rows]
         lacking = missing if missing.any() else None
@@ -152,7 +150,7 @@ class Column:
         small = self.values.dtype.kind == "f" and bool((np.abs(self.values.astype(np.float64)) < 2**53).all())
         return small and bool((self.values == np.floor(self.values)).all())
 
-    def as_words(self) -> Column:
+    def as_words(self) -> "Column":
         """Return the same column with its numbers as names."""
         if self.words is not None:
             return self
@@ -172,7 +170,7 @@ class Column:
         return numbers
 
 
-def read_column(values: pa.ChunkedArray, name: str, path: Path, cell_format: CellFormat) -> Column:
+def read_column(values: "pa.ChunkedArray", name: str, path: Path, cell_format: CellFormat) -> Column:
     """Read the values of the column `name` of a file as numbers or words. Raises `DataError`, with the path, for lists,
     dates, bytes and long texts."""
     import pyarrow as pa
@@ -212,7 +210,7 @@ def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
     )
 
 
-def read_texts(values: pa.ChunkedArray, name: str, path: Path, cell_format: CellFormat) -> Column:
+def read_texts(values: "pa.ChunkedArray", name: str, path: Path, cell_format: CellFormat) -> Column:
     """Read the values of the column `name` as words without spaces around them, even if all are numbers in the file's
     cell_format. Raises `DataError` for long texts, line breaks and control characters."""
     import pyarrow as pa
@@ -244,7 +242,7 @@ def read_texts(values: pa.ChunkedArray, name: str, path: Path, cell_format: Cell
     return Column(name, codes, tuple(words_present), missing, absence)
 
 
-def without_types(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def without_types(values: "pa.ChunkedArray") -> "pa.ChunkedArray":
     """Return the cells of a dictionary or of exact decimals as plain texts or numbers."""
     import pyarrow as pa
 
@@ -252,7 +250,7 @@ def without_types(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values
 
 
-def is_text(kind: pa.DataType) -> bool:
+def is_text(kind: "pa.DataType") -> bool:
     """Tell whether a column of this type holds texts."""
     import pyarrow as pa
 
@@ -267,7 +265,7 @@ def incomplete_rows(columns: Iterable[Column], rows: int) -> np.ndarray:
     return incomplete
 
 
-def _numbers(values: pa.ChunkedArray, name: str, cell_format: CellFormat) -> Column:
+def _numbers(values: "pa.ChunkedArray", name: str, cell_format: CellFormat) -> Column:
     import pyarrow.compute as pc
 
     missing = np.asarray(values.is_null().to_numpy()) if values.null_count else None

