@@ -92,8 +92,7 @@ class Views:
 
 
 def positives(labels: Indices) -> tuple[Indices, Indices]:
-    """Return the row and the class of each class that a sample holds, one each for labels [n], those at 1 for [n,
-    L]."""
+    """Return the row and the class of each class that a sample holds: one each for labels [n], the 1s for [n, L]."""
     if labels.ndim == 1:
         return np.arange(len(labels)), labels
     rows, classes = np.nonzero(labels == 1)

@@ -219,8 +219,7 @@ class Evaluator:
         raise no_model_error("the method", f"{self.model_kind}/{self.data_kind}")
 
     def example_states(self, bins: Tensor | None = None) -> MetricStates:
-        """Metric states of one made-up sample: states from other machines must have their types and shapes. bins: as in
-        `states`."""
+        """Metric states of a made-up sample, with the types and shapes of all states. bins: as in `states`."""
         logits, first = torch.zeros(1, self.scenario.num_classes), torch.zeros(1, dtype=torch.int64)
         owners, domains = Groups(first, self.scenario.clients), self._domains(self.scenario.test_set, first)
         labels = torch.zeros_like(logits, dtype=torch.int64) if self.scenario.train_set.multi else first
@@ -229,7 +228,7 @@ class Evaluator:
         return (states if self.model_kind == "global" else states.of_one_model()).portable()
 
     def check(self, offered: dict[str, Predictor]) -> None:
-        """Raise `ConfigError` unless there are test samples and all tested predictors are offered, with scores where
+        """Raise `ConfigError` unless there are test samples and the tested predictors are offered, with scores if
         needed."""
         tested = len(self.scenario.test_set) if self.data_kind == "global" else int(self.scenario.test.sizes.sum())
         if not (tested or self.scenario.remote):
@@ -248,8 +247,7 @@ class Evaluator:
         return self.scenario.test if split == "test" else self.scenario.val
 
     def _of_others(self, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """The indices [n] of the samples of all other clients, and the holder of each, the same for all methods and
-        seeds."""
+        """The indices [n] of all other clients' samples, and their holders, the same for all methods and seeds."""
         if split not in self._samples_of_all:
             views = self._views(split)
             order, holders = views.order, views.holders()

@@ -195,8 +195,7 @@ class FunctionalNet:
         return self._call(lambda net, x: net.features(x), tree, x)
 
     def classify(self, tree: Tree, maps: Tensor) -> Tensor:
-        """Return the logits [B, C] of the classifier block on `maps` [B, f]; `tree` holds its weights ("head.weight",
-        ...)."""
+        """Return the logits [B, C] of the classifier block on `maps` [B, f]; `tree` holds its weights."""
         return self._call(lambda net, maps: net.classify(maps), tree, maps)
 
     def _call(self, function: "Callable[[Net, Tensor], Tensor]", tree: Tree, x: Tensor) -> Tensor:

@@ -120,8 +120,7 @@ class NewcomerService:
         return "personal" in self._predictors(newcomer, state)
 
     def predictor(self, newcomer: Newcomer, state: Record) -> Predictor:
-        """Return the model that the server has for a newcomer: a personal one if its `state` has been trained, else
-        global."""
+        """Return the model for a newcomer: a personal one if its `state` has been trained, else the global one."""
         predictors = self._predictors(newcomer, None) | self._predictors(newcomer, state)
         own = predictors.get("personal")
         part = initial_part(self.method, self.tasks[0])

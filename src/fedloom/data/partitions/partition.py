@@ -148,8 +148,8 @@ def shuffled_classes(labels: Indices, num_classes: int, rng: np.random.Generator
 
 
 def cut(shares: Shares, count: int | Indices) -> Indices:
-    """Cut `count` samples, one number or [..., 1], at the cumulative `shares` [..., N], rounded down; return sizes
-    [..., N]."""
+    """Cut `count` samples (a number or [..., 1]) at the cumulative `shares` [..., N], rounded down; return sizes [...,
+    N]."""
     edges = (np.cumsum(shares, axis=-1) * count).astype(np.int64)
     # Rounding may leave the sum of shares just below 1; the last edge must still take every sample.
     edges[..., -1:] = count

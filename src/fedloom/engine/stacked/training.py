@@ -114,8 +114,7 @@ class StackedTraining:
                 self.tree[name] = torch.empty_like(gradient).copy_(self.tree[name])
 
     def step(self, batch: Batch, parameters: Tree, measured: Sequence[bool]) -> Objective:
-        """Take one step of the clients with batches left, with `parameters` as leaves; keep norms of those
-        `measured`."""
+        """Take one step of the clients with batches left, `parameters` as leaves; keep norms of those `measured`."""
         active, first = len(batch.y), not self.optimizer.steps
         entries = {name: value[:active] for name, value in self.tree.items()} | parameters
         private = self.consts.first(active)

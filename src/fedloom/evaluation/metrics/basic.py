@@ -110,8 +110,7 @@ class AttackSuccess(Metric):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByGroup(Metric):
-    """Counts of correct predictions [G] and of samples [G] in each of G groups, int64.
-    A group without samples is left out of the mean."""
+    """Counts of correct predictions [G] and samples [G] of G groups, int64; groups without samples are left out."""
 
     correct: Tensor
     samples: Tensor
@@ -140,8 +139,7 @@ class ByGroup(Metric):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverLabels(Metric):
-    """A mean over the recorded labels of samples with several: sums [L] of a value, and the samples that record each
-    label [L] int64."""
+    """A mean over the recorded ones of several labels: sums [L] of a value, and the samples that record each [L]."""
 
     sums: Tensor
     samples: Tensor

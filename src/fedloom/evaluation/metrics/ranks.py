@@ -201,8 +201,8 @@ class ClassScores(Metric):
         return details
 
     def _column(self, of_class: Tensor, others: Tensor, binned: bool) -> Tensor:
-        """The column of `by_class` of one class, from its samples and all others [T] at rising scores.
-        Samples of one entry are tied."""
+        """The column of `by_class` of a class, from its samples and all others [T] at rising scores; those of an entry
+        tie."""
         positives, negatives = of_class.double(), others.double()
         if not float(positives.sum() * negatives.sum()):
             column = _undefined(self.points, 1)[:, 0]

@@ -271,8 +271,7 @@ class EarlyStoppingConfig(Section, allow_inf_nan=False):
 
 
 class DriftConfig(Section):
-    """Drift during training, measured in every round: how the clients' updates differ. It changes no number of the
-    run."""
+    """Drift during training, measured in every round: how the clients' updates differ. It changes no number."""
 
     decompose_every: int = Field(
         0,

@@ -162,7 +162,7 @@ def metadata_path(path: Path) -> Path:
 
 
 def write(metadata: ExportMetadata, raw: bytes, path: Path) -> Path:
-    """Write the bytes of a model to `path` and its metadata to a .json beside it; return its path. Raises as
+    """Write the bytes of a model to `path` and its metadata to a .json beside it; return that. Raises as
     `check_place`."""
     check_place(path)
     file, digest = metadata_path(path), hashlib.sha256(raw).hexdigest()

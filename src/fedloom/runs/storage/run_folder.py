@@ -66,8 +66,7 @@ class RunFolder:
         self._lock = FileLock(path / folders.LOCK, timeout=0)
 
     def open(self) -> None:
-        """Create, lock and mark the folder. Raises `RunFolderError` if it is in use, not writable, or holds other
-        files."""
+        """Create, lock and mark the folder. Raises `RunFolderError` if it is in use, not writable, or of others."""
         try:
             folders.check(self.path, "run")
             self.path.mkdir(parents=True, exist_ok=True)
