@@ -124,8 +124,13 @@ def test_tables_that_list_pictures_or_hold_texts() -> None:
     pictures("photos", "ab", (12, 12))
     names = [f"photos/{'ab'[row % 2]}/{row // 2}.png" for row in range(40)]
     Path("labels.csv").write_text("image,age,ill\n" + "".join(f"{name},{len(name)},{name[7]}\n" for name in names))
-    values = first_config("labels.csv").config.resolved()["scenario"]
+    values = runs_unchanged("labels.csv")["scenario"]
     assert (values["source"], values["file"], values["label"]) == ("file-table", "image", "ill")
+    assert (values["size"], values["channels"]) == (12, 3)
+    with pytest.raises(FedloomError, match=r"photos/a/3.png: is one picture; name the folder .* --from .*/photos$"):
+        first_config("photos/a/3.png")
+    with pytest.raises(FedloomError, match=r"as in --from labels\.csv$"):
+        first_config(str(Path("photos/a/3.png").rename("3.png")))
     texts = [f"a {('good', 'bad')[row % 2]} film number {row},{('pos', 'neg')[row % 2]}\n" for row in range(60)]
     Path("reviews.csv").write_text("review,sentiment\n" + "".join(texts))
     values = runs_unchanged("reviews.csv")["scenario"]

@@ -217,7 +217,7 @@ def _model(splits: Splits) -> tuple[str, str]:
         what = "rows of numbers" if len(shape) == 1 else "volumes, for which no built-in net has convolutions"
         return "mlp", f"{what}: one hidden layer of 200; logistic is simpler; {own}"
     side = min(shape[1:])
-    if side < 12:
+    if side < 16:  # the least that lenet5 takes
         return "digits-cnn", f"pictures of {side} pixels: two small convolutions"
     if side <= 32 and len(splits.train) < _LARGE_SET and splits.train.num_classes <= 20:
         why = "small pictures, few samples and classes: LeNet-5 trains in seconds; resnet8 is stronger"
