@@ -153,7 +153,7 @@ class EvalJob:
     protocol: str | None = None  # None takes the run's main one
     bins: Mapping[str, Tensor] = field(default_factory=dict)  # of a first test (`Evaluator.states`)
     pooled: MetricStates | None = None  # of a first test, if nodes shall make sums for intervals (`with_group_sums`)
-    threshold: float | None = None  # of the class in `evaluation.decision`, for these sums
+    decision: tuple[int, float] | None = None  # class and threshold, for these sums
 
 
 @dataclass(frozen=True, slots=True)

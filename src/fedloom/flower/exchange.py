@@ -236,8 +236,8 @@ class ReplyReader:
         samples = self._registry.samples_of(client)
         examples = {name: evaluator.example_states(test.bins.get(name)) for name in evaluator.names}
         if test.pooled is not None:
-            main, decision = evaluator.names[0], None if test.threshold is None else (0, test.threshold)
-            width = 1 + 2 * len(linear_values(examples[main], evaluator, decision))
+            main = evaluator.names[0]
+            width = 1 + 2 * len(linear_values(examples[main], evaluator, test.decision))
             examples[main] = with_sums(examples[main], torch.zeros(width, dtype=torch.float64))
         tested = check_scored(reply.tested, reply.samples, examples, total, samples)
         self._test_sizes[key] = next(iter(tested.values())).total

@@ -7,7 +7,7 @@ import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -19,7 +19,8 @@ from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.data.views import label_counts
 from fedloom.engine import Worker
-from fedloom.engine.jobs import EvalJob, EvalResult, Job, NewcomerResult
+from fedloom.engine.jobs import EvalJob, Job, NewcomerResult
+from fedloom.evaluation import MetricStates
 from fedloom.evaluation.intervals import with_group_sums
 from fedloom.evaluation.plain_states import states_from_plain
 from fedloom.flower import wire
@@ -155,7 +156,7 @@ class Node:
         """Answer a message from the server. An exception becomes an `ErrorReply` with its traceback."""
         run, body, reply = "", b"", None
         try:
-            request = wire.read(message, Request)
+            request = wire.read(message, Request, wire.MAX_REQUEST)
             run = request.run
             self._check(request)
             handlers = {"join": self._join, "train": self._train, "test": self._test, "serve": self._serve}
@@ -226,7 +227,7 @@ class Node:
         return wire.reply_with(result, request), to_bytes(result.upload)
 
     def _test(self, message: Message) -> tuple[Reply, bytes]:
-        request = wire.read(message, wire.EvalRequest)
+        request = wire.read(message, wire.EvalRequest, wire.MAX_REQUEST)
         ctx, store = self._context(request.round), StateStore(self._folder, request.run, self.client)
         state = self._state(store, request.state_round, ctx, [])
         worker = self._worker(request.scale)
@@ -237,22 +238,15 @@ class Node:
         job = EvalJob(ctx, from_bytes(message.body), state, self.indices, request.split, request.protocol, bins)
         result = worker.test(job)
         if request.pooled is not None:
-            result = self._with_group_sums(result, request, worker)
+            evaluator, settings, pooled = worker.evaluator_for(request.protocol), self.config.evaluation, request.pooled
+            example = evaluator.example_states()
+            example = replace(example, states={name: example.states[name] for name in pooled.states})
+            main, by = evaluator.names[0], "row" if settings.intervals is None else settings.intervals.by
+            of_all = states_from_plain(cast(MetricStates, pooled), example)
+            sums = with_group_sums(result.tested[main], evaluator, by, of_all, request.decision)
+            result = replace(result, tested={**result.tested, main: sums})
         result = replace(result, tested={name: states.portable() for name, states in result.tested.items()})
         return wire.reply_with(result, request), b""
-
-    def _with_group_sums(self, result: EvalResult, request: wire.EvalRequest, worker: Worker) -> EvalResult:
-        evaluator, settings = worker.evaluator_for(request.protocol), self.config.evaluation
-        pooled: Any = request.pooled
-        example = evaluator.example_states()
-        example = replace(example, states={name: example.states[name] for name in pooled.states})
-        decision = None
-        if settings.decision is not None and request.threshold is not None:
-            decision = self.scenario.class_names.index(settings.decision.label), request.threshold
-        by = "row" if settings.intervals is None else settings.intervals.by
-        further = evaluator, by, states_from_plain(pooled, example), decision
-        main = evaluator.names[0]
-        return replace(result, tested={**result.tested, main: with_group_sums(result.tested[main], *further)})
 
     def _serve(self, message: Message) -> tuple[Reply, bytes]:
         request = wire.read(message, wire.ServeRequest)

@@ -13,20 +13,11 @@ from fedloom.data import Scenario
 from fedloom.data.imputation import imputed_cells
 from fedloom.data.sources.nodes import Nodes
 from fedloom.engine import Engine, Federation, Worker
+from fedloom.flower import node_data
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.checks import shares_too_large
 from fedloom.flower.exchange import facts_limit
 from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
-from fedloom.flower.node_data import (
-    FEWEST,
-    Scale,
-    find_medians,
-    node_source,
-    outliers,
-    pool_moments,
-    server_data,
-    server_scenario,
-)
 from fedloom.flower.node_registry import NodeRegistry
 from fedloom.flower.remote import RemoteEngine
 from fedloom.flower.status import LogCallback, StatusWriter, client_list
@@ -73,7 +64,7 @@ def serve(
     every_round = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))
     config = config.model_copy(update={"checkpoint": every_round})
     identity = JoinRequest(run=_name(out), fingerprint=config.fingerprint(), version=__version__)
-    nodes, bindings, settings = node_source(config), NodeBindings(out, keys), config.flower
+    nodes, bindings, settings = node_data.node_source(config), NodeBindings(out, keys), config.flower
     status = StatusWriter(config, out)
     watchers = [LogCallback(identity.run), status, *callbacks]
 
@@ -86,8 +77,8 @@ def serve(
 
     registry = None
     if nodes is not None:
-        scenario = server_scenario(config, None if tests is None else server_data(config, tests))
-        scale = Scale.read(out)
+        scenario = node_data.server_scenario(config, None if tests is None else node_data.server_data(config, tests))
+        scale = node_data.Scale.read(out)
         if nodes.reported_features and scale is None:
             measured = len(nodes.reported_features)
             registry = NodeRegistry(
@@ -133,24 +124,25 @@ def serve(
         raise
 
 
-def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> Scale:
+def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> node_data.Scale:
     settings, features = config.flower, [(nodes.features or ())[index] for index in nodes.reported_features]
     counts = {client: reported.samples for client, reported in registry.moments().items()}
     for client, reason in shares_too_large(counts, settings.max_share).items():
         registry.refuse(client, reason)
-    for client, reason in outliers(registry.moments(), features).items():
+    for client, reason in node_data.outliers(registry.moments(), features).items():
         registry.refuse(client, reason)
     reported = list(registry.moments().values())
     size = sum(len(client.moments.model_dump_json()) for client in reported)
-    scale = pool_moments(reported, nodes)
+    scale = node_data.pool_moments(reported, nodes)
     limits = settings.min_clients, settings.join_timeout
-    scale = pool_moments(reported, nodes, find_medians(scale, lambda ranges: registry.count_cells(ranges, *limits)))
+    medians = node_data.find_medians(scale, lambda ranges: registry.count_cells(ranges, *limits))
+    scale = node_data.pool_moments(reported, nodes, medians)
     registry.set_scale(scale)
     say(f"{len(scale.mean)} features are standardised by moments that {len(reported)} clients sent in {size:,} bytes")
     if lacking := {column.column: column.missing for column in scale.imputed if column.missing}:
         say(f"missing cells, filled by values over all nodes: {imputed_cells(scale.imputed, lacking)}")
-    if len(reported) < FEWEST:
-        say(f"fewer than {FEWEST} clients sent moments of their features, so nothing bounds the moments of one of them")
+    if len(reported) < (fewest := node_data.FEWEST):
+        say(f"fewer than {fewest} clients sent moments of their features, so nothing bounds the moments of one of them")
     return scale
 
 

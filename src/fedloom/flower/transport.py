@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fedloom.core.errors import ConfigError, printable
 from fedloom.flower.bindings import fingerprint_of
 from fedloom.flower.node import Node
-from fedloom.flower.wire import MAX_FACTS, ErrorReply, Message, MessageError, Request, read
+from fedloom.flower.wire import MAX_FACTS, MAX_REQUEST, ErrorReply, Message, MessageError, Request, read
 
 BYTES_PER_CHARACTER = 8  # of facts: four in UTF-8, and room for Flower's own fields
 SMALL_REPLY_BYTES = BYTES_PER_CHARACTER * MAX_FACTS  # a reply without a body
@@ -223,7 +223,7 @@ class GridTransport:
     def send(self, node: int, message: Message, seconds: float) -> str:
         from flwr.app import Message as FlowerMessage
 
-        task = read(message, Request).do
+        task = read(message, Request, MAX_REQUEST).do
         (message_id,) = self._grid.push_messages([FlowerMessage(to_content(message), node, _TYPES[task], ttl=seconds)])
         return str(message_id)
 

@@ -15,6 +15,7 @@ from fedloom.flower.node_data import ChannelMoments, Ranges, Scale
 
 VERSION = 2
 MAX_FACTS = 1 << 20  # characters of a message's facts, without the states of metrics
+MAX_REQUEST = 1 << 24  # characters of a request, which may have the states of all nodes
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 Name: TypeAlias = Annotated[str, Field(max_length=200)]
 _Text: TypeAlias = Annotated[str, Field(max_length=1 << 16)]
@@ -93,7 +94,7 @@ class EvalRequest(Request, extra="forbid"):
     protocol: Name | None
     bins: Mapping[Name, Sequence[Sequence[Sequence[Count]]]] = {}
     pooled: PlainStates | None = None
-    threshold: float | None = None
+    decision: tuple[Count, float] | None = None
 
 
 class ServeRequest(Request, extra="forbid"):
@@ -181,7 +182,7 @@ def request_for(job: AnyJob, identity: JoinRequest, state_round: int | None = No
     if isinstance(job, EvalJob):
         bins = {name: counts.tolist() for name, counts in job.bins.items()}
         pooled = None if job.pooled is None else PlainStates(**to_plain(job.pooled))
-        facts |= {"split": job.split, "protocol": job.protocol, "threshold": job.threshold}
+        facts |= {"split": job.split, "protocol": job.protocol, "decision": job.decision}
         return EvalRequest(bins=bins, pooled=pooled, **facts)
     return ServeRequest(**facts)
 

@@ -146,8 +146,8 @@ class ProtocolTests:
         if any(isinstance(of, SampleScores) and not len(of.logits) for of in samples):  # they are kept by nodes
             again: dict[int, EvalResult] = {}
             if evaluator.data_kind == "local":
-                pooled, threshold = evaluator.scores("test", tested).pooled.portable(), decision and decision[1]
-                again = self._tested(evaluator, protocol, "test", pooled=pooled, threshold=threshold)
+                pooled = evaluator.scores("test", tested).pooled.portable()
+                again = self._tested(evaluator, protocol, "test", pooled=pooled, decision=decision)
             sent = {client: result.tested for client, result in again.items()}
             sent = sent if sent.keys() == tested.keys() else {}  # else a node has gone meanwhile
             return {"intervals": intervals_over_nodes(evaluator, scores, sent, decision, settings.level)}

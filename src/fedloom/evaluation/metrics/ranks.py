@@ -49,9 +49,7 @@ class ClassScores(Metric):
     by_class: Tensor
     limit: int
     points: str
-    shared: ClassVar[str] = "class_scores"
-    needs_scores: ClassVar[bool] = True
-    pools_models: ClassVar[bool] = False
+    shared, needs_scores, pools_models = "class_scores", True, False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -254,8 +252,7 @@ class OperatingPoint(ClassScores, metaclass=AtLevel):
     A sample is positive if its score reaches a threshold. The threshold is the best one for the tested samples, chosen
     for each class, so the value is optimistic where they are few."""
 
-    multi_label: ClassVar[bool] = True
-    smooth: ClassVar[bool] = False
+    multi_label, smooth = True, False
     name: ClassVar[str]
 
     def of_metric(self) -> Tensor:
