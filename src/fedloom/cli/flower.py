@@ -101,8 +101,7 @@ def _print_status(snapshot: "Status", certificates: list[str]) -> None:
     line(f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}")
     # Negative if the folder is shared and the clock of the server's machine is ahead.
     age = time.time() - snapshot.written
-    is_silent = snapshot.state == "running" and age > SILENT
-    silence = ": the server has died, or a step takes long" if is_silent else ""
+    silence = ": the server has died, or a step takes long" if snapshot.state == "running" and age > SILENT else ""
     line(f"  last written {max(0.0, age):.0f} s ago, {_clock(snapshot.written)}{silence}")
     if (wait := snapshot.wait) is not None:
         since, limit = (f"{max(0.0, t):.0f} s" for t in (snapshot.written - wait.since, wait.until - snapshot.written))
@@ -187,8 +186,7 @@ def node(
         raise ConfigError("name the node's private key with --key, e.g. --key node-000000, or add --insecure")
     authority = None if insecure else root_certificates
     files: dict[str, Path | None] = {"authority": authority, "key": key, "app": app, "data": data, "state": state}
-    findings = check_node(superlink, client=client, port=port, server_report=server_report, **files)
-    _print_findings(findings, as_json)
+    _print_findings(check_node(superlink, client=client, port=port, server_report=server_report, **files), as_json)
 
 
 def _print_findings(findings: "Sequence[Finding]", as_json: bool, required: dict[str, str] | None = None) -> None:

@@ -176,8 +176,7 @@ def _at_level(kind: AtLevel, level: str) -> type[Metric] | None:
     """The same metric at another level, "0.9"; None unless it is a share above 0, and of a prevalence below 1."""
     if not re.fullmatch(r"0?\.\d+|1(\.0+)?", level) or not 0 < float(level) < 1 + ("@prevalence" not in kind.name):
         return None
-    members = {"name": f"{kind.name.partition('=')[0]}={level}"}
-    return cast(type[Metric], AtLevel(kind.__name__, (kind,), members))
+    return cast(type[Metric], AtLevel(kind.__name__, (kind,), {"name": f"{kind.name.partition('=')[0]}={level}"}))
 
 
 def _by_name(name: str) -> type[Metric]:
@@ -306,8 +305,7 @@ class Scores:
 
     def value(self, name: str) -> float:
         """A metric as the protocol reports it: the mean over clients, or of the one test; NaN where it is undefined."""
-        over = self.metrics[name].over
-        if over == "honest samples":
+        if self.metrics[name].over == "honest samples":
             honest = self._honest()
             return (MetricStates.merged(honest.values()) if honest else self.pooled).value(name)
         values = self.averaged(name)

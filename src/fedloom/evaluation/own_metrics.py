@@ -30,8 +30,7 @@ def register_metric(source: object) -> str:
     """
     METRICS.names()  # load built-in metrics and plug-ins first, so none is replaced
     if isinstance(source, type) and issubclass(source, Metric):
-        registered = (name for name, kind in METRICS if kind is source)
-        name = next(registered, source.__name__)
+        name = next((name for name, kind in METRICS if kind is source), source.__name__)
         METRICS.register(name)(source)
         return name
     name = getattr(source, "__name__", "")

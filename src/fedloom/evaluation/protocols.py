@@ -151,8 +151,7 @@ class Evaluator:
         indices, data = samples.indices[rows], self.scenario.test_set
         owners = Groups(torch.from_numpy(self.scenario.test.owner_of(len(data)))[indices], self.scenario.clients)
         further = self.targets, self._scores_bytes, owners, self._domains(data, indices)
-        predictions = Predictions(samples.logits[rows], data.y[indices].cpu(), *further)
-        return MetricStates.new(predictions, self.metrics)
+        return MetricStates.new(Predictions(samples.logits[rows], data.y[indices].cpu(), *further), self.metrics)
 
     def slices(self, split: str) -> int:
         """The number of slices in which the server's model is tested; 0 if it is tested on each client's samples."""

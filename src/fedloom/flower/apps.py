@@ -50,8 +50,7 @@ def client_app(config: Path) -> Any:
             node = _node(config, client, folder, Path(str(data)) if data else None)
             return node.answer(from_content(message.content))
         except (FedloomError, MessageError) as error:
-            known_client = client if isinstance(client, int) else -1
-            return ErrorReply(run="", client=known_client, error=str(error)).to_message()
+            return ErrorReply(run="", client=client if isinstance(client, int) else -1, error=str(error)).to_message()
 
     app = ClientApp()
     for kind in (app.query, app.train, app.evaluate):

@@ -33,8 +33,7 @@ def fingerprint_of(public_key: bytes) -> str:
         text = load(public_key).public_bytes(pem.Encoding.OpenSSH, pem.PublicFormat.OpenSSH)
     except (ValueError, UnsupportedAlgorithm):
         return ""
-    digest = hashlib.sha256(base64.b64decode(text.split()[1])).digest()
-    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+    return "SHA256:" + base64.b64encode(hashlib.sha256(base64.b64decode(text.split()[1])).digest()).decode().rstrip("=")
 
 
 def public_keys(folder: Path) -> dict[int, str]:

@@ -113,8 +113,7 @@ class Exchange:
                 unsent |= {client: jobs[client] for client in paused}  # without them the run would end
                 paused = []
             for client in self._online(unsent):
-                remaining = max(seconds - (time.monotonic() - began), 0.0)
-                pending[self._send(client, unsent.pop(client), remaining)] = client
+                pending[self._send(client, unsent.pop(client), max(seconds - (time.monotonic() - began), 0.0))] = client
             self._status.set_wait(purpose, [*unsent, *pending.values()], seconds - (time.monotonic() - began))
             for message_id, reply in self._transport.receive(pending):
                 if message_id not in pending:
@@ -252,8 +251,7 @@ class ReplyReader:
         if total is None and not any(states.total for states in reply.tested.values()):
             raise MessageError("it was tested on no samples, and a node that never trains needs test samples to join")
         samples = self._registry.samples_of(job.ctx.client)
-        examples = dict.fromkeys(names, evaluator.example_states())
-        return check_scored(reply.tested, 0, examples, total, samples)
+        return check_scored(reply.tested, 0, dict.fromkeys(names, evaluator.example_states()), total, samples)
 
     def _read(self, message: Message | str, job: AnyJob, kind: type[R], limit: int = MAX_FACTS) -> tuple[Message, R]:
         if isinstance(message, str):

@@ -91,8 +91,7 @@ def disk_finding(folder: Path, needed: int, purpose: str) -> Finding:
     except OSError as problem:
         text = f"{folder} cannot be written ({problem.strerror}); name a folder of this user"
         return Finding("disk", "error", text)
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
     text = f"{folder} has {bytes_text(free)} free, and {purpose} need about {bytes_text(needed)}"
     if free >= needed:
         return Finding("disk", "ok", text)

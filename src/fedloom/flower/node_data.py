@@ -116,8 +116,7 @@ def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
 
 def stand_in_views(sizes: np.ndarray) -> Views:
     """Return placeholder views of clients with `sizes` [N] samples elsewhere, which take no memory for any sizes."""
-    order = np.lib.stride_tricks.as_strided(np.zeros(1, np.int64), (int(sizes.sum()),), (0,))
-    return Views(order, starts(sizes))
+    return Views(np.lib.stride_tricks.as_strided(np.zeros(1, np.int64), (int(sizes.sum()),), (0,)), starts(sizes))
 
 
 def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
@@ -150,8 +149,7 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
         _log_notes(file, (*splits.notes, *notes))
         return described, Splits(train, test, validation=splits.validation, notes=(*splits.notes, *notes))
     except FedloomError as error:
-        names_file = str(file.absolute().parent) in str(error)
-        raise DataError(str(error) if names_file else f"{file}: {error}") from None
+        raise DataError(str(error) if str(file.absolute().parent) in str(error) else f"{file}: {error}") from None
 
 
 def _log_notes(file: Path, notes: Sequence[str]) -> None:
@@ -219,8 +217,7 @@ class Scale(Stored, frozen=True):
         scaled = replace(scenario, train_set=train, test_set=test, public=public)
         if scenario.newcomers is None:
             return scaled
-        newcomers = self.apply_to_scenario(scenario.newcomers, nodes)
-        return replace(scaled, newcomers=replace(newcomers, train_set=train))
+        return replace(scaled, newcomers=replace(self.apply_to_scenario(scenario.newcomers, nodes), train_set=train))
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,8 +268,7 @@ def connection_findings(
             yield from _peer_findings(connection, address, datetime.fromtimestamp(clock(), UTC))
         yield _clock_finding(connection, host, clock)
     # Flower would use a proxy of the environment, and this check does not.
-    scheme = "http" if authority is None else "https"
-    proxy = getproxies().get(scheme) or getproxies().get("all")
+    proxy = getproxies().get("http" if authority is None else "https") or getproxies().get("all")
     if proxy and not proxy_bypass(host):
         text = f"Flower goes to {host} through the proxy {short_repr(proxy.rpartition('@')[2])} of the environment"
         text += f", and this check did not; set NO_PROXY={host} if the proxy does not pass it"

@@ -120,8 +120,7 @@ class RemoteEngine(Engine):
         self._begin_round(requested)
 
         def read(client: int, reply: Message | str) -> dict[str, MetricStates]:
-            index = newcomers[client].index
-            return self._replies.newcomer_result(requested[client], reply, names, evaluator, index)
+            return self._replies.newcomer_result(requested[client], reply, names, evaluator, newcomers[client].index)
 
         limit = BYTES_PER_CHARACTER * (facts_limit(evaluator, len(names)) - MAX_FACTS)
         results = self._exchanged(requested, limit, "the test", read)
@@ -149,9 +148,6 @@ class RemoteEngine(Engine):
             text = f"the upload of client {client} is refused: with it {fault}, and it is the largest of the round"
             self._note(LogRecord(text, "refused", client=client))
 
-    def keep(self, record: Record) -> Record:
-        return record
-
     def notes(self) -> list[Diagnostic]:
         """Return, after the last round, the clients that never took part, with the reasons."""
         reasons = self._registry.absence_reasons() if self._is_last else {}
@@ -159,9 +155,6 @@ class RemoteEngine(Engine):
             Diagnostic(f"flower.absent/{client}", f"client {client} never took part: {reason}", float(client))
             for client, reason in reasons.items()
         ]
-
-    def close(self) -> None:
-        pass
 
     def update_sizes(self) -> None:
         """Take the numbers of samples from the registry, if only the nodes know them. Rounds do so at every poll."""

@@ -61,8 +61,7 @@ def serve(
             "simulation (fedloom run)"
         )
     # Nodes keep their newest three states, and a server that resumes needs the states of its checkpoint's round.
-    every_round = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))
-    config = config.model_copy(update={"checkpoint": every_round})
+    config = config.model_copy(update={"checkpoint": CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))})
     identity = JoinRequest(run=_name(out), fingerprint=config.fingerprint(), version=__version__)
     nodes, bindings, settings = node_data.node_source(config), NodeBindings(out, keys), config.flower
     status = StatusWriter(config, out)

@@ -30,19 +30,15 @@ class Transport(Protocol):
 
     def nodes(self) -> set[int]:
         """Return the ids of the nodes that are connected now."""
-        ...
 
     def key_of(self, node: int) -> str:
         """Return the fingerprint of the key that a node has proved to have; empty without keys."""
-        ...
 
     def send(self, node: int, message: Message, seconds: float) -> str:
         """Send a `message` that expires after `seconds` to a `node`; return the id of the message."""
-        ...
 
     def receive(self, message_ids: Collection[str]) -> Iterable[tuple[str, Message | str]]:
         """Yield the replies that have arrived, by id; text instead of a message says why there will be none."""
-        ...
 
 
 class InProcessTransport:

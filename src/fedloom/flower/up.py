@@ -155,8 +155,7 @@ class LocalFederation:
         restrict_to_owner(self.folder)  # an earlier version let other users read it
         home = self.folder / "home"
         path = os.pathsep.join([str(Path(executable("flwr")).parent), os.environ.get("PATH", "")])
-        environment = {**_ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path}
-        self.processes = ChildProcesses(self.folder / "logs", environment)
+        self.processes = ChildProcesses(self.folder / "logs", {**_ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path})
         self._keys = self.folder / "keys"
         address = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{HOST}:{self.port}"\n'
         if insecure:
@@ -255,10 +254,7 @@ def up(
     insecure: without TLS and node keys. port: the SuperLink's; None uses a free one. data: folder with the files of the
     nodes' data and the server's. say: called with warnings and with lines of the log. Raises `ConfigError` before
     anything starts, and `FederationError` or the run's error if there is no result."""
-    with (
-        _sigterm_as_interrupt(),
-        LocalFederation(config, folder_of(out), insecure=insecure, port=port, say=say, data=data) as federation,
-    ):
+    with LocalFederation(config, folder_of(out), insecure=insecure, port=port, say=say, data=data) as federation:
         process, has_ended = federation.run(out), False
         with federation.processes.log("run").open("rb") as log:
             # The log is appended to, so it begins with the lines of earlier calls.
@@ -311,17 +307,3 @@ def _new_lines(log: BinaryIO) -> Iterator[str]:
         if line.startswith(b"{"):
             yield line.decode(errors="replace").rstrip()
     log.seek(-len(line), os.SEEK_CUR)
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end this process as Ctrl-C does, which also ends its child processes."""
-
-    def handle(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous_handler = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)

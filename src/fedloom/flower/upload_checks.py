@@ -118,8 +118,7 @@ class UploadReader:
     def limit(self, job: Job) -> int:
         """Return the number of bytes that an upload after `job` may have."""
         expected = self._rehearsal_of(job).upload
-        size = _UNREHEARSED_BYTES + wire_size(job.payload) if expected is None else wire_size(expected)
-        return 2 * size + _MARGIN
+        return 2 * (_UNREHEARSED_BYTES + wire_size(job.payload) if expected is None else wire_size(expected)) + _MARGIN
 
     def check(self, trained: JobResult, job: Job, samples: int) -> None:
         """Check the facts in `trained` against the `job` of a client with `samples` training samples."""
@@ -180,8 +179,7 @@ class UploadReader:
             except FedloomError as error:  # e.g. it needs all clients: then a trial tells nothing of an upload
                 self._note(f"uploads are not tried out before they are aggregated: {error}")
                 unpacked = Record()
-        names = {*terms, *result.terms, *result.norms}
-        return Rehearsal(round_, upload, unpacked, names, max(1.0, passes))
+        return Rehearsal(round_, upload, unpacked, {*terms, *result.terms, *result.norms}, max(1.0, passes))
 
     @functools.cached_property
     def _rehearsal_indices(self) -> Tensor:

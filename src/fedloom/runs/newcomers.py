@@ -116,8 +116,7 @@ class NewcomerService:
 
     def has_personal_model(self, newcomer: Newcomer) -> bool:
         """Whether the method has a personal model of a newcomer, which the method's client round can train."""
-        state = self.first_state(newcomer, self.support(newcomer, "all"))
-        return "personal" in self._predictors(newcomer, state)
+        return "personal" in self._predictors(newcomer, self.first_state(newcomer, self.support(newcomer, "all")))
 
     def predictor(self, newcomer: Newcomer, state: Record) -> Predictor:
         """Return the model for a newcomer: a personal one if its `state` has been trained, else the global one."""
@@ -125,8 +124,7 @@ class NewcomerService:
         own = predictors.get("personal")
         part = initial_part(self.method, self.tasks[0])
         is_initial = part is not None or (own is not None and _are_first_weights(own.tree, newcomer))
-        kinds = ("global", "personal") if is_initial else ("personal", "global")
-        for kind in kinds:
+        for kind in ("global", "personal") if is_initial else ("personal", "global"):
             if kind in predictors:
                 return predictors[kind]
         raise ConfigError(
@@ -249,8 +247,7 @@ class NewcomerTests:
         if not scenario.remote:  # else only the newcomers know their samples
             labels, rows = self.scenario.train_set.y.numpy(), self.scenario.train
             held = (positives(labels[rows[client]])[1] for client in range(self.scenario.clients))
-            sizes = (np.bincount(of_client).max(initial=0) for of_client in held)
-            self._largest_classes = [*map(int, sizes)]
+            self._largest_classes = [*map(int, (np.bincount(of_client).max(initial=0) for of_client in held))]
             largest, shots = max(self._largest_classes), self.config.shots
             too_many = next((k for k in shots if isinstance(k, int) and k > largest), None)
             if too_many is not None and shots != NewcomersConfig().shots:
@@ -260,8 +257,7 @@ class NewcomerTests:
                 )
         self._meet_server()
         for newcomer in self.service.newcomers():
-            state = self.service.first_state(newcomer, self.service.support(newcomer, "all"))
-            self.service.predictor(newcomer, state)
+            self.service.predictor(newcomer, self.service.first_state(newcomer, self.service.support(newcomer, "all")))
             self.has_personal_models = self.service.has_personal_model(newcomer)
 
     def _meet_server(self) -> None:

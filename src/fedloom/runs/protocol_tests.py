@@ -309,5 +309,4 @@ class ProtocolTests:
             yield -1, federation.predictors(None)
             return
         for client in range(federation.scenario.clients):
-            state = federation.state_of(federation.client_context(client, round_))
-            yield client, federation.predictors(state, client)
+            yield client, federation.predictors(federation.state_of(federation.client_context(client, round_)), client)

@@ -132,8 +132,7 @@ class ByGroup(Metric):
         return float(accuracies.mean()) if len(accuracies) else math.nan
 
     def check(self, total: int) -> None:
-        possible = bool(((self.correct >= 0) & (self.correct <= self.samples)).all())
-        if not possible or int(self.samples.sum()) != total:
+        if not bool(((self.correct >= 0) & (self.correct <= self.samples)).all()) or int(self.samples.sum()) != total:
             raise ValueError(f"counts of groups that {total} samples cannot have")
 
 

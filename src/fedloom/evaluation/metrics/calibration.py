@@ -158,8 +158,7 @@ class NegativeLogLikelihood(NatsOverSamples):
 
 def confidences(predictions: Predictions) -> tuple[Tensor, Tensor]:
     """The probability of the predicted class, and whether it is the true one, of each sample [B] float64."""
-    correct = (predictions.predicted == predictions.labels).cpu().double()
-    return predictions.probabilities.amax(1), correct
+    return predictions.probabilities.amax(1), (predictions.predicted == predictions.labels).cpu().double()
 
 
 def sums_in_bins(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:

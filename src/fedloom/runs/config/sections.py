@@ -319,10 +319,7 @@ class FlowerConfig(Section, allow_inf_nan=False):
     )
     join_timeout: float = Field(300.0, gt=0, description="Seconds in which nodes may join before the first round.")
     node_timeout: float = Field(
-        150.0,
-        gt=0,
-        description="Seconds that a node has to answer when it is asked to join, in which it reads its data and builds "
-        "its model. Each further request to the same node allows twice as many, up to 600.",
+        150.0, gt=0, allow_inf_nan=False, description="Seconds to answer a request to join; each further one has twice."
     )
     max_failures: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",
