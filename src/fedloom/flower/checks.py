@@ -1,10 +1,8 @@
 """Checks of the facts in replies, of the sizes of uploads, and of every new server state.
-A fact is checked against the request, or against a bound if the server cannot know the value. A state is valid if all
-its values are finite and below `LARGEST`, and if no entry changes much further than in any accepted round before.
-An upload has several L2 norms: of the change of a tree since the payload, for body, head and batch norm separately; of
-every row of a class table; of every tensor and number. The reference is the median over the round's clients, or the
-largest such median of the run so far: changes become tiny when training converges, and a client that still learns must
-not be refused for it. A client with more samples than the median client takes more steps, so its limit is larger."""
+An upload has L2 norms: of the change of each tree since the payload, by role; of rows of class tables; of tensors and
+numbers. The reference is the median over the round's clients, or the largest such median of the run so far: changes
+become tiny when training converges, and a client that still learns must not be refused for it. A client with more
+samples than the median client takes more steps, so its limit is larger."""
 
 import math
 import statistics

@@ -99,11 +99,7 @@ def disk_finding(folder: Path, needed: int, purpose: str) -> Finding:
 
 
 def kept_checkpoints(rounds: int, keep: int) -> int:
-    """Return how many checkpoints, or private states, of a run are on the disk at most; the newest `keep` are kept.
-
-    >>> kept_checkpoints(2, 3), kept_checkpoints(1000, 3)
-    (3, 13)
-    """
+    """Return how many checkpoints, or private states, of a run are on the disk at most; the newest `keep` are kept."""
     # About log2(rounds) older ones are kept for `rewind`, and one is being written.
     return min(rounds, keep + rounds.bit_length() - 1) + 1
 

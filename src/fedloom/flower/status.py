@@ -1,8 +1,7 @@
 """The log of a federation, and the status and other small JSON files that its server keeps in the run's folder.
 The server replaces the status at every change, and every few seconds while it waits, so it tells when a server has
-died. The log is one JSON object per line, with run, round and client, and the same as sentences for people. It goes to
-the logger `fedloom.flower`. Flower's apps print it to stdout; a program that embeds a federation can format it itself,
-from the attribute `facts` of a log record."""
+died. The log goes to the logger `fedloom.flower`: sentences for people, with the attribute `facts` for programs.
+Flower's apps print both to stdout, as lines of JSON."""
 
 import contextlib
 import logging

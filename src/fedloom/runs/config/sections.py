@@ -319,7 +319,7 @@ class FlowerConfig(Section, allow_inf_nan=False):
     )
     join_timeout: float = Field(300.0, gt=0, description="Seconds in which nodes may join before the first round.")
     node_timeout: float = Field(
-        150.0, gt=0, allow_inf_nan=False, description="Seconds to answer a request to join; each further one has twice."
+        150.0, gt=0, allow_inf_nan=False, description="Seconds that a node has to join when asked; doubled each time."
     )
     max_failures: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",
