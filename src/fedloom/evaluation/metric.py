@@ -259,26 +259,23 @@ class MetricStates:
 
     def of_one_model(self) -> "MetricStates":
         """Reduce the states whose scores may not be merged with those of other models."""
-        return self._with({name: s if s.pools_models else s.reduced() for name, s in self.states.items()})
+        return MetricStates(self.total, {name: s if s.pools_models else s.reduced() for name, s in self.states.items()})
 
     def poolable(self) -> "MetricStates":
         """Leave out the states that may not be merged with those of other models."""
-        return self._with({name: state for name, state in self.states.items() if state.pools_models})
+        return MetricStates(self.total, {name: state for name, state in self.states.items() if state.pools_models})
 
     def weighted(self, weight: float) -> "MetricStates":
         """Weigh all states, as `Metric.weighted`."""
-        return self._with({name: state.weighted(weight) for name, state in self.states.items()})
+        return MetricStates(self.total, {name: state.weighted(weight) for name, state in self.states.items()})
 
     def reduced(self) -> "MetricStates":
         """Reduce all states, as `Metric.reduced`."""
-        return self._with({name: state.reduced() for name, state in self.states.items()})
+        return MetricStates(self.total, {name: state.reduced() for name, state in self.states.items()})
 
     def portable(self) -> "MetricStates":
         """Reduce all states, as `Metric.portable`."""
-        return self._with({name: state.portable() for name, state in self.states.items()})
-
-    def _with(self, states: Mapping[str, Metric]) -> "MetricStates":
-        return MetricStates(self.total, states)
+        return MetricStates(self.total, {name: state.portable() for name, state in self.states.items()})
 
 
 _MOST_NUMBERS = 1_500_000  # of all clients in one protocol: some 10 MB in a file

@@ -291,10 +291,9 @@ def find_medians(scale: Scale, count_cells: Callable[[Ranges], Collection[Client
     """Return the medians that `scale` imputes, by column, each off by 1/2048 of the deviation at most.
     Every median lies within one deviation of the mean. That range is cut into 64 bins, the bins with the two middle
     cells into 64 more, and while one has `FEWEST_CELLS` again, up to twice. count_cells: asks the nodes."""
-    numbers, step = [rule for rule in scale.imputed if not rule.holds_words], 0
+    numbers, step, medians = [rule for rule in scale.imputed if not rule.holds_words], 0, dict[str, float]()
     of_columns = zip(numbers, scale.mean, scale.std, strict=False)  # there are none where no cell is imputed
     ranges = {rule.column: [(m - s, m + s)] * 2 for rule, m, s in of_columns if rule.strategy == "median"}
-    medians = dict[str, float]()
     while ranges:
         reported, step = count_cells(ranges), step + 1
         for name, asked in [*ranges.items()]:
