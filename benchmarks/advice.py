@@ -327,7 +327,13 @@ def cached_cells(study: str) -> Cells:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page on advice by name."""
-    return {"advice-forecast": forecast_table(), "advice-regret": regret_table(), "advice-calibration": _calibrated()}
+    return {
+        "advice-forecast": forecast_table(),
+        "advice-regret": regret_table(),
+        "advice-verdict": verdict(),
+        "advice-calibration": _calibrated(),
+        "advice-first": first_sentence(),
+    }
 
 
 def forecast_table() -> str:
@@ -362,6 +368,42 @@ def regret_table() -> str:
             values = (fold(row[key] for row in judged() if row["way"] == way) for way in WAYS)
             rows.append([f"**{words}, {name}**", "", *(f"**{value:.2f}**" for value in values)])
     return markdown(("left out", "the reference", *WAYS.values()), rows)
+
+
+def regret(way: str, key: str = "regret", fold: Callable[[Iterator[float]], float] = fmean) -> float:
+    """Return the mean regret of a way over all settings left out, or with `max` the worst one."""
+    return fold(row[key] for row in judged() if row["way"] == way)
+
+
+def verdict() -> str:
+    """Return in words how the forecast compares with plain advice, with features, and with taking the reference."""
+    parts = [
+        f"{WAYS[way]} {regret(way):.1f} and {regret(way, fold=max):.1f} "
+        f"(list of {LISTED}: {regret(way, 'list'):.1f} and {regret(way, 'list', max):.1f})"
+        for way in ("forecast", "average", "slopes")
+    ]
+    cases: dict[tuple[str, str], dict[str, float]] = {}
+    for row in judged():
+        cases.setdefault((row["goal"], row["setting"]), {})[row["way"]] = row["regret"]
+    titles = {setting.name: setting.title for setting in SETTINGS}
+    differ = [titles[name] for (_, name), by_way in cases.items() if by_way["forecast"] != by_way["average"]]
+    return (
+        f"Mean and worst regret of the first method: {'; '.join(parts)}. "
+        f"The forecast and the best on average differ in {len(differ)} of {len(cases)} cases: {'; '.join(differ)}."
+    )
+
+
+def first_sentence() -> str:
+    """Return the methods that the forecast names first, as the methods page says it."""
+    told = []
+    forecasts = json.loads(FORECAST.read_text(encoding="utf-8"))["forecasts"]
+    for goal, words in (("global", "one model for all"), ("personal", "a model for each client")):
+        rows = [
+            f"`{row['method']}` ({row['gain']:+.1f} points, {100 * Forecast(row['gain'], row['sd']).better:.0f} % sure)"
+            for row in forecasts[goal]["methods"][:3]
+        ]
+        told.append(f"for {words}, over `{forecasts[goal]['baseline']}`: {', '.join(rows)}")
+    return f"Expected in a setting that was not measured, {'; '.join(told)}."
 
 
 def _calibrated() -> str:

@@ -5,8 +5,10 @@ from statistics import fmean
 
 import pytest
 
+from benchmarks import advice
 from benchmarks.cells import read_cells
 from benchmarks.tables import pictures
+from fedloom.diagnosis.evidence import evidence
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "methods" / "README.md"
@@ -88,3 +90,12 @@ def test_the_picture_counts_every_method_of_its_setting():
         others += len(labels) - 1
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert f"Of the {others} other rows, {higher} have a higher mean" in " ".join(page.split())
+
+
+def test_the_methods_named_first_follow_from_the_forecast_of_advice():
+    page = PAGE.read_text(encoding="utf-8")
+    assert "{{ table advice-first }}" in page
+    row = evidence()["forecasts"]["global"]["methods"][0]
+    assert f"`{row['method']}` ({row['gain']:+.1f} points" in advice.first_sentence()
+    listed = next(line for line in page.splitlines() if line.startswith("| hold different classes | one model for all"))
+    assert f"[`{row['method']}`]" in listed
