@@ -1,8 +1,8 @@
 """Which options the preset `sound` of the five methods has: one rule over the candidates of studies/sound.yaml.
 
 1. A candidate's score is its validation accuracy (seeds 0 to 2), averaged over the settings that choose.
-2. Candidates less than one point below the best score are tied with it.
-3. Of tied ones the one with the fewest options that differ from preset `paper` wins; of equal ones the best score.
+2. Candidates less than one point below the best score stay in the choice.
+3. Of these the one with the fewest options that differ from preset `paper` wins; of equal ones the best score.
 """
 
 from collections.abc import Mapping, Sequence

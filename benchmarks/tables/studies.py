@@ -5,6 +5,8 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
+from scipy.stats import rankdata, wilcoxon
+
 from benchmarks.cells import Cells, studies_by_name
 from benchmarks.data import RESULTS, read_rows
 from benchmarks.tables import honest_scale
@@ -21,7 +23,7 @@ from benchmarks.tables.words import (
     titles,
     worst,
 )
-from fedloom.results.difference import Difference, compare_family, paired_differences, rank_intervals
+from fedloom.results.difference import Difference, compare_family, holm, p_text, paired_differences, rank_intervals
 
 SCENARIOS = {  # of the leaderboard, by study and setting
     "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
@@ -36,6 +38,7 @@ SCENARIOS = {  # of the leaderboard, by study and setting
 }
 _COUNTED = ("ahead", "equivalent", "behind", "undecided")
 _FEWEST_SCENARIOS = 5  # below, nothing is tested over scenarios
+_CHECKED_SCENARIOS = 12  # from here on, the Wilcoxon test with Holm's correction is the stronger one
 _MANY_ROWS, _RANKED_SEEDS = 10, 5  # in a table of many rows, fewer seeds rank nothing
 _HUNDRED_ROUNDS = RESULTS / "hundred_rounds.csv.gz"
 
@@ -195,18 +198,27 @@ def over_scenarios(studies: Mapping[str, Cells]) -> str:
     """Return how methods at their default preset compare with the plain method over scenarios, of which each is a unit.
 
     From five scenarios on, the mean differences over seeds are values of the rule, methods of a protocol as one family;
-    below, the words of the scenarios are only counted.
+    below, the words of the scenarios are only counted. The average rank, among the compared methods and the plain one
+    of a scenario, describes; from twelve scenarios on, the Wilcoxon test with Holm's correction checks.
     """
     by_side: dict[str, dict[str, list[Difference]]] = {"FedAvg": {}, "Local": {}}
+    ranks: dict[tuple[str, str], list[float]] = {}
     for name in SCENARIOS:
         study, _, setting = name.partition("/")
-        for side, label, outcome in _of_scenario(studies, study, setting):
+        of_scenario = list(_of_scenario(studies, study, setting))
+        for side, label, outcome in of_scenario:
             by_side[side].setdefault(label, []).append(outcome)
+        for side in by_side:
+            means = {label: of.mean for of_side, label, of in of_scenario if of_side == side}
+            for label, rank in zip(means, rankdata([-mean for mean in (*means.values(), 0.0)]), strict=False):
+                ranks.setdefault((side, label), []).append(float(rank))
     rows = []
     for side, by_method in by_side.items():
         units = {label: [of.mean for of in outcomes] for label, outcomes in by_method.items()}
         tested = {label: values for label, values in units.items() if len(values) >= _FEWEST_SCENARIOS}
         judged = dict(zip(tested, compare_family([*tested.values()]), strict=True))
+        checked = {label: values for label, values in tested.items() if len(values) >= _CHECKED_SCENARIOS}
+        checks = dict(zip(checked, holm([float(wilcoxon(values).pvalue) for values in checked.values()]), strict=True))
         for label, values in sorted(units.items(), key=lambda row: -fmean(row[1])):
             if len(values) > 1:
                 words = [outcome.word for outcome in by_method[label]]
@@ -214,11 +226,15 @@ def over_scenarios(studies: Mapping[str, Cells]) -> str:
                 over = f"{100 * fmean(values):+.1f}"
                 if label in judged:
                     over = in_words(judged[label]).replace(" seeds)", " scenarios)")
+                    over += f"; Wilcoxon–Holm p {p_text(checks[label])}" if label in checks else ""
                 interval = judged[label].interval_text(100) if label in judged else "–"
                 each = ", ".join(f"{100 * value:+.1f}" for value in values)
                 title = titles().get(label.partition("+")[0], label) + "".join(label.partition("+")[1:])
-                rows.append([title, side, over, interval, f"{counts} of {len(values)}", each])
-    headers = "method, against, mean over scenarios, 95 % interval (alone), in single scenarios, differences"
+                rank = f"{fmean(ranks[side, label]):.1f}"
+                rows.append([title, side, over, interval, rank, f"{counts} of {len(values)}", each])
+    headers = (
+        "method, against, mean over scenarios, 95 % interval (alone), average rank, in single scenarios, differences"
+    )
     return markdown(headers.split(", "), rows)
 
 

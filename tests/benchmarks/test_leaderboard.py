@@ -1,7 +1,13 @@
 """The leaderboard: sorted by mean, intervals of ranks, a table for each scenario and protocol."""
 
+from statistics import quantiles, stdev
+
+import pytest
+
+from benchmarks.cells import studies_by_name
 from benchmarks.tables import studies
 from benchmarks.tables.studies import ranked_tables
+from fedloom.results.difference import USUAL_SPREADS
 
 
 def cell(accuracies, protocol="global/global", seeds=None, warnings=()):
@@ -67,6 +73,19 @@ def test_rows_of_which_a_run_diverged_come_last_without_a_rank():
     assert text.splitlines()[-1].startswith("| – | FedAvg (lost) | 67.0 ± 49.4 | diverged |")
 
 
+def test_over_twelve_scenarios_the_wilcoxon_test_checks(monkeypatch):
+    """Twelve gains of one sign have p = 2 / 2^12, and Holm's correction over two methods doubles it."""
+    names = [f"study/s{k}" for k in range(12)]
+    monkeypatch.setattr(studies, "SCENARIOS", {name: name for name in names})
+    cells = {}
+    for k in range(12):
+        for method, gain in (("fedavg", 0), ("feddw", 0.02 + k / 1000), ("moon", -0.03 - k / 1000)):
+            row = cell([0.5 + gain + seed / 100 for seed in range(3)]) | {"method": method, "preset": "sound"}
+            cells[f"s{k}/{method}"] = row
+    lines = studies.over_scenarios({"study": cells}).splitlines()[2:]
+    assert [line.split(" | ")[2].partition("; ")[2] for line in lines] == ["Wilcoxon–Holm p <.001"] * 2
+
+
 def test_over_scenarios_fewer_than_five_are_only_counted(monkeypatch):
     """Gains of exactly 2 points in each of five scenarios, and of one method in two of them."""
     names = [f"study/s{k}" for k in range(5)]
@@ -78,7 +97,13 @@ def test_over_scenarios_fewer_than_five_are_only_counted(monkeypatch):
                 row = cell([0.5 + gain + seed / 100 for seed in range(3)]) | {"method": method, "preset": "sound"}
                 cells[f"s{k}/{method}"] = row
     lines = studies.over_scenarios({"study": cells}).splitlines()[2:]
-    assert (
-        lines[0] == "| FedDW | FedAvg | +2.0, ahead | +2.0 to +2.0 | ahead in 5 of 5 | +2.0, +2.0, +2.0, +2.0, +2.0 |"
-    )
-    assert lines[1] == "| MOON | FedAvg | -10.0 | – | behind in 2 of 2 | -10.0, -10.0 |"
+    five = "+2.0, +2.0, +2.0, +2.0, +2.0"
+    assert lines[0] == f"| FedDW | FedAvg | +2.0, ahead | +2.0 to +2.0 | 1.0 | ahead in 5 of 5 | {five} |"
+    assert lines[1] == "| MOON | FedAvg | -10.0 | – | 3.0 | behind in 2 of 2 | -10.0, -10.0 |"
+
+
+def test_the_usual_spread_of_a_plan_is_that_of_the_committed_rows():
+    committed, places = studies_by_name(), [name.partition("/") for name in studies.SCENARIOS]
+    rows = [of for study, _, setting in places for *_, of in studies._of_scenario(committed, study, setting)]
+    spreads = [100 * stdev(of.values) for of in rows if of.n >= 3]
+    assert quantiles(spreads, n=4) == pytest.approx(USUAL_SPREADS, rel=0.2)  # rows that are added move them a little

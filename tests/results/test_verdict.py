@@ -6,6 +6,7 @@ import pytest
 
 from fedloom.results.comparison import Comparison
 from fedloom.results.pairs import all_paired
+from fedloom.results.report import write_report
 from fedloom.results.table import result_table
 from fedloom.results.verdict import verdict, verdicts
 
@@ -198,3 +199,40 @@ def test_training_on_pooled_data_is_named_and_not_ranked(say):
     assert text.startswith("fedsc is ahead of fedavg")
     assert "central reaches 98.0 ± 1.0 % on the pooled data of all clients" in text
     assert say(central=(0.97, 0.98, 0.99)).startswith("central reaches")
+
+
+def test_a_value_that_is_not_finite_leaves_its_row_out_and_names_it(say, make_result):
+    nan = float("nan")
+    text = say(fedavg=(0.5, 0.5, 0.51), fedsc=(nan, 0.6, 0.6), moon=(0.6, 0.61, 0.62))
+    assert "fedsc against fedavg: not finite" in text or "not finite: fedsc" in text
+    assert "highest mean" not in text
+    runs = [make_result("fedavg", seed, (0.1, value), accuracy=None) for seed, value in enumerate((0.5, 0.5))]
+    assert "nan" in Comparison(runs).table("latex")
+
+
+TABLES = [
+    {"fedavg": 0.5},
+    {"moon": 0.5},
+    {"fedavg": 0.5, "moon": 0.5},
+    {"fedavg": 1.0, "moon": 1.0},
+    {"fedavg": 0.0, "moon": 1.0},
+    {"fedavg": float("nan"), "moon": 0.5},
+    {"fedavg": 0.5, "moon": float("inf"), "fedsc": 0.4},
+]
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+@pytest.mark.parametrize("lost", [{}, {"degenerate": ["diverged: a loss was not finite"]}])
+def test_no_edge_case_closes_a_door(make_result, seeds, lost, tmp_path):
+    """One row, equal values, 0 and 100 %, values that are not finite, diverged rows: words, and no crash."""
+    for table in TABLES:
+        runs = [make_result(name, seed, (0.1, value), **lost) for name, value in table.items() for seed in range(seeds)]
+        done = Comparison(runs)
+        assert done.verdict().endswith(".")
+        assert repr(done.summary()).count("accuracy") > 0
+        assert done.table("latex").count(r"\midrule") == 1
+        assert done.table("csv").count("\n") == len(table)
+        assert len([pair.words() for pair in done.paired()]) == (0 if lost or "fedavg" not in table else len(table) - 1)
+        if "fedavg" in table and not lost:
+            assert done.pivot(interval=True, p_value=True, format="latex").count(r"\midrule") == 1
+        assert write_report(runs, tmp_path / "report.html").exists()

@@ -232,7 +232,7 @@ def rank_intervals(
         return [None] * len(rows)
     p, weights, moments = _own(differences, step)
     ahead, behind, ranked = [0] * len(rows), [0] * len(rows), {row for pair in pairs for row in pair}
-    for (i, j), corrected, mean in zip(pairs, _holm(p, weights), moments[:, 1], strict=True):
+    for (i, j), corrected, mean in zip(pairs, holm(p, weights), moments[:, 1], strict=True):
         if corrected <= ALPHA:
             better, worse = (i, j) if (mean > 0) != lower else (j, i)
             ahead[worse] += 1
@@ -267,8 +267,8 @@ def _tests(rows: tuple[tuple[float, ...], ...], step: float, margin: float, all_
     p, weights, moments = _own(rows, step)
     n, mean, std = moments.T
     rotates = len(set(map(len, rows))) == 1 and not all_pairs
-    adjusted = _rotation(rows, p, weights) if rotates else _holm(p, weights)
-    equivalent = _holm(t.sf((margin - abs(mean)) * n**0.5 / std, n - 1), [1.0] * len(rows))
+    adjusted = _rotation(rows, p, weights) if rotates else holm(p, weights)
+    equivalent = holm(t.sf((margin - abs(mean)) * n**0.5 / std, n - 1))
     return p.tolist(), [max(pair) for pair in zip(p.tolist(), adjusted.tolist(), strict=True)], equivalent.tolist()
 
 
@@ -318,11 +318,12 @@ def _directions(n: int) -> "_Array":
     return drawn
 
 
-def _holm(p: Any, weights: Any) -> "_Array":
-    """Correct p values by Holm's step-down procedure with weights, which may be of any sum."""
+def holm(p: Any, weights: Any = 1.0) -> "_Array":
+    """Correct p values by Holm's step-down procedure, with weights of any sum."""
     import numpy as np
 
-    p, weights = np.asarray(p, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    p = np.asarray(p, dtype=np.float64)
+    weights = np.broadcast_to(np.asarray(weights, dtype=np.float64), p.shape)
     order = np.argsort(p / weights, kind="stable")
     remaining = np.cumsum(weights[order][::-1])[::-1]
     corrected: _Array = np.empty_like(p)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite, nan
 from statistics import fmean, stdev
 from typing import TypedDict
 
@@ -64,8 +64,9 @@ class Group:
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return mean and sample standard deviation (n - 1); the latter is None for a single value."""
-    return fmean(values), (stdev(values) if len(values) > 1 else None)
+    """Return mean and sample standard deviation (n - 1); the latter is None for a single value, NaN as the mean is."""
+    mean = fmean(values)
+    return mean, (None if len(values) < 2 else stdev(values) if isfinite(mean) else nan)
 
 
 def display_name(measure: str) -> str:

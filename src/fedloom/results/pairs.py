@@ -48,20 +48,11 @@ def compare_rows(
     least: int = 1,
 ) -> list[Difference | None]:
     """Judge comparable rows against a reference, seed by seed and family by family; equal runs of two names count once.
+    None for rows without common seeds and, counted, for diverged ones and those with fewer than `least` common seeds.
 
     A study's words are those of its planned seeds: more seeds give an unplanned look, which changes none. Where seeds
-    are added until rows are decided, they are those of the last recorded look.
-
-    Args:
-        rows: rows of the reference's setting and protocol.
-        reference: the row that they are compared with.
-        measure: name of the measure.
-        values: of each row the values of the measure, in the order of its seeds, or None; the accuracies if left out.
-        reference_values: those of the reference.
-        alpha: chance of a false word in a family.
-        least: rows with fewer common seeds are not tested, but counted.
-
-    Returns None for rows without common seeds and, counted, for diverged ones."""
+    are added until rows are decided, they are those of the last recorded look. values, reference_values: of the
+    `measure`, in the order of the seeds; the accuracies if left out. alpha: chance of a false word in a family."""
     theirs = reference["by_seed"] if reference_values is None else reference_values
     differences: list[dict[int, float] | None] = []
     for row, ours in zip(rows, values or [row["by_seed"] for row in rows], strict=True):

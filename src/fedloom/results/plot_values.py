@@ -166,6 +166,8 @@ def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> palette
     methods, titles = [row.method for row in rows], [row.panel for row in rows]
     panels: dict[str, list[palette.Series]] = {title: [] for title in titles}
     differences = differences_against(against, groups, methods, titles, values, metric)
+    if not differences:
+        raise ConfigError(f"against = {short_repr(against)}: there is no other row to compare with it")
     for index, outcome in differences.items():
         low, high = outcome.low, outcome.high
         bounds = None if low is None or high is None or outcome.n < MIN_SEEDS else (scale * low, scale * high)

@@ -2,6 +2,7 @@
 
 Imports neither torch nor matplotlib, because the command line prints the same rows."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -225,7 +226,7 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
         by_seed.setdefault(run.numbers["seed"], run)
     seed_runs = [by_seed[seed] for seed in sorted(by_seed)]
     numbers = [run.numbers for run in seed_runs]
-    accuracies = [float(n["accuracy"]) for n in numbers]
+    accuracies = [math.nan if n["accuracy"] is None else float(n["accuracy"]) for n in numbers]
     mean, std = mean_std(accuracies)
     val = [n["best_val_accuracy"] for n in numbers]
     successes: list[Any] = [(n.get("attack") or {}).get("success") for n in numbers]

@@ -1,7 +1,7 @@
 """Summarise a table of results in sentences."""
 
 from collections.abc import Sequence
-from math import isclose
+from math import isclose, isfinite
 
 from fedloom.core.text import BASELINE, counted, listed, plus_minus
 from fedloom.results.comparability import context_numbers, different_keys, row_names, same_runs
@@ -135,8 +135,9 @@ def _best_first(rows: Sequence[ResultRow], baseline: ResultRow | None) -> list[R
 
 
 def _highest(rows: Sequence[ResultRow]) -> ResultRow | None:
-    """Return the row with the highest mean; None where means are over unequal seeds, or several rows share it."""
-    if len({tuple(row["seeds"]) for row in rows}) > 1:
+    """Return the row with the highest mean; None where means are over unequal seeds or not finite, or several share
+    it."""
+    if len({tuple(row["seeds"]) for row in rows}) > 1 or not all(isfinite(row["accuracy"]) for row in rows):
         return None
     first, second = sorted(rows, key=lambda row: -row["accuracy"])[:2]
     return None if isclose(first["accuracy"], second["accuracy"], rel_tol=1e-9) else first
