@@ -59,15 +59,24 @@ def compare_rows(
         by_seed = paired_differences(row["seeds"], ours, reference["seeds"], theirs) if ours is not None else {}
         lost = reference["diverged"] or row["diverged"] or 0 < len(by_seed) < least
         differences.append(None if lost else by_seed)
-    planned = [
-        None if by_seed is None else _planned(row, by_seed) for row, by_seed in zip(rows, differences, strict=True)
-    ]
+    planned = [by_seed and _planned(row, by_seed) for row, by_seed in zip(rows, differences, strict=True)]
     families = [row["plan"].family if row["plan"].study == reference["plan"].study else "added later" for row in rows]
     keys = [(family, run_identity(row)) for family, row in zip(families, rows, strict=True)]
     step = reference["step"] if measure == "accuracy" else STEP
-    how: dict[str, Any] = {"margin": reference["plan"].margin if is_share(measure) else 0.0, "alpha": alpha}
-    outcomes = _by_family(keys, planned, step, how)
-    every = outcomes if planned == differences else _by_family(keys, differences, step, how)
+    margin = reference["plan"].margin if is_share(measure) else 0.0
+
+    def by_family(differences: Sequence[Mapping[int, float] | None]) -> list[Difference | None]:
+        judged: dict[tuple[str, Hashable], Difference] = {}
+        for name in dict.fromkeys(families):
+            of_family = [(key, of) for key, of in zip(keys, differences, strict=True) if key[0] == name and of != {}]
+            tested = {key: [*of.values()] for key, of in of_family if of}
+            how: dict[str, Any] = {"margin": margin, "alpha": alpha, "family": name}
+            outcomes = compare_family([*tested.values()], step, absent=len(dict(of_family)) - len(tested), **how)
+            judged |= zip(tested, outcomes, strict=True)
+        return [judged.get(key) for key in keys]
+
+    outcomes = by_family(planned)
+    every = outcomes if planned == differences else by_family(differences)
     has_looks = measure == "accuracy" and reference["method"] == BASELINE
     for k, (row, outcome, more) in enumerate(zip(rows, outcomes, every, strict=True)):
         plan, seeds = row["plan"], planned[k] or {}
@@ -93,28 +102,6 @@ def _planned(row: ResultRow, values: Mapping[int, float]) -> Mapping[int, float]
     """Return the values of the planned seeds, or of those of the last look; all if none is among them."""
     seeds = row["plan"].looks.get(row["protocol"], row["plan"]).seeds
     return {seed: value for seed, value in values.items() if seed in seeds} or values
-
-
-def _by_family(
-    keys: Sequence[tuple[str, Hashable]],
-    differences: Sequence[Mapping[int, float] | None],
-    step: float,
-    how: Mapping[str, Any],
-) -> list[Difference | None]:
-    """Judge each family alone; keys: of each row its family and its runs."""
-    judged: dict[tuple[str, Hashable], Difference] = {}
-    for family in dict.fromkeys(family for family, _ in keys):
-        by_run = {
-            key: values
-            for key, values in zip(keys, differences, strict=True)
-            if key[0] == family and (values is None or values)
-        }
-        tested = {key: [*values.values()] for key, values in by_run.items() if values}
-        absent = len(by_run) - len(tested)
-        judged |= zip(
-            tested, compare_family([*tested.values()], step, absent=absent, family=family, **how), strict=True
-        )
-    return [judged.get(key) for key in keys]
 
 
 def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:

@@ -120,7 +120,7 @@ def test_the_margin_is_the_one_of_the_study(make_result: MakeResult, tmp_path: P
     assert folder.plans()["fedsc"].margin == 2.0
     with pytest.raises(RunFolderError, match=r"margin = 1\.0: .*/s was planned with 2\.0"):
         folder.check(without)
-    for wrong in (-1, float("nan"), "wide", None, float("inf")):
+    for wrong in (-1, float("nan"), "wide", None, True, float("inf")):
         with pytest.raises(ConfigError, match=r"^margin"):
             parse_study(planned(METHODS, margin=wrong))
 

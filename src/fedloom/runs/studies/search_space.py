@@ -190,7 +190,7 @@ class StudyKeys(Section):
     settings: dict[str, dict[str, Any]] = Field(default={"": {}})
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     primary: tuple[str, ...] = ()
-    margin: float = Field(MARGIN, ge=0, le=100)
+    margin: float = Field(MARGIN, ge=0, le=100, strict=True)  # true is no number
     seeds: int | tuple[int, ...] | UntilDecided | None = None
     leave_out: Literal["domain"] | None = None
     tune: Space = Field(default_factory=dict)
