@@ -101,8 +101,7 @@ def _needed(study: StudyPlan, folder: StudyFolder, cells: Sequence[Cell]) -> lis
 
 
 def _looks(study: StudyPlan, folder: StudyFolder, setting: str, begun: set[str]) -> list[LookedAt]:
-    """Return the next look at each row of a setting; empty after the last one, and if cells have not run.
-    begun: names of the cells of this call, whose failures count."""
+    """Return the next look at each row of a setting; empty if cells have not run. begun: this call's, which may fail."""
     recorded, numbers = folder.looks(), study.numbered()
     count = _next_look(study, recorded, setting)
     cells = _needed(study, folder, [cell for cell in study.cells if cell.setting == setting])

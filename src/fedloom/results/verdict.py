@@ -135,8 +135,7 @@ def _best_first(rows: Sequence[ResultRow], baseline: ResultRow | None) -> list[R
 
 
 def _highest(rows: Sequence[ResultRow]) -> ResultRow | None:
-    """Return the row with the highest mean; None where means are over unequal seeds or not finite, or several share
-    it."""
+    """Return the row with the highest mean; None where seeds are unequal, a mean is not finite, or several share it."""
     if len({tuple(row["seeds"]) for row in rows}) > 1 or not all(isfinite(row["accuracy"]) for row in rows):
         return None
     first, second = sorted(rows, key=lambda row: -row["accuracy"])[:2]

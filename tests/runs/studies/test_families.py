@@ -114,7 +114,7 @@ def test_the_margin_is_the_one_of_the_study(make_result: MakeResult, tmp_path: P
         runs = [replace(run, plan=Plan(margin=margin)) for run in runs_by_seed(make_result, values)]
         assert all_paired(result_table(runs), "fedavg")[0].outcome.verdict == said
     with_margin, without = (parse_study(planned(METHODS, **more)) for more in ({"margin": 2}, {}))
-    assert (with_margin.hash, with_margin.margin, without.margin) == (without.hash, 2.0, 1.0)
+    assert (with_margin.hash, with_margin.values["margin"]) == (without.hash, 2.0)
     folder = StudyFolder(tmp_path / "s")
     folder.claim(with_margin)
     assert folder.plans()["fedsc"].margin == 2.0

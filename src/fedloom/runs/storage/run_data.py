@@ -48,8 +48,8 @@ class LookedAt:
 class Plan:
     """The plan of a row's comparisons, fixed before its study ran.
     study: hash of the plan; empty without one. family: "primary", "exploratory", "added later", or empty. margin: of
-    equivalence, in points. seeds: the planned ones. sequential: whether seeds are added until the row is
-    decided; looks: then, by protocol, the last recorded look at it."""
+    equivalence, in points. seeds: the planned ones. sequential: whether seeds are added until the row is decided;
+    looks: then, by protocol, the last recorded look at it."""
 
     study: str = ""
     family: str = ""

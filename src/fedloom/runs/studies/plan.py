@@ -131,11 +131,6 @@ class StudyPlan:
         return {cell.group: names[cell.method in primary] for cell in self.cells}
 
     @property
-    def margin(self) -> float:
-        """The equivalence margin, in points."""
-        return float(self.values.get("margin", MARGIN))
-
-    @property
     def looks(self) -> dict[int, float]:
         """The numbers of seeds at which rows are judged, each with its alpha; empty if the seeds are fixed."""
         seeds = self.values.get("seeds")
@@ -215,8 +210,8 @@ def parse_study(values: Mapping[str, Any], folder: Path = Path()) -> StudyPlan:
                 setting = f" in the setting {alone[0]}" if alone[0] else ""
                 why = f"rows are compared with {BASELINE}, which is not among the methods{setting}; add it"
                 raise ConfigError(f"seeds = {short_repr(complete['seeds'])}: {why}, or give a number of seeds")
-        case tuple() | int():
-            complete["seeds"] = keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)
+        case tuple() | int() as seeds:
+            complete["seeds"] = seeds if isinstance(seeds, int) else list(seeds)
     tuning = {"tune": plain_space(keys.tune), "tries": keys.tries, "trials": dict(keys.trials)}
     complete |= {key: value for key, value in tuning.items() if value}
     tried = tried_in(keys.tune, keys.tries)

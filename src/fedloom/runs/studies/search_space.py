@@ -155,8 +155,7 @@ _LOOKS, _LOOK_ALPHA = (3, 5, 7, 10), 0.01
 
 
 class UntilDecided(Section):
-    """Seeds that are added until the rule decides about a row, at most `most`. The rows are looked at with 3, 5, 7 and
-    10 seeds."""
+    """Seeds that are added until the rule decides about a row: 3, 5, 7, 10, at most `most`."""
 
     until: Literal["decided"]
     most: Literal[5, 7, 10] = 10

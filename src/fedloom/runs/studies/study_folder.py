@@ -224,7 +224,7 @@ class StudyFolder:
 def _fixed(study: StudyPlan) -> dict[str, Any]:
     """Return what a study fixes about its comparisons before it runs; a number of seeds may grow."""
     seeds = study.values["seeds"] if study.looks else "a number or a list"
-    return {"primary": study.values.get("primary", []), "margin": study.margin, "seeds": seeds}
+    return {"primary": study.values.get("primary", []), "margin": study.values.get("margin", MARGIN), "seeds": seeds}
 
 
 def _record(study: StudyPlan) -> dict[str, Any]:
@@ -233,7 +233,8 @@ def _record(study: StudyPlan) -> dict[str, Any]:
     for group, name in study.families.items():
         members.setdefault(name, []).append(group)
     families = [{"name": name, "alpha": ALPHA, "members": groups} for name, groups in members.items()]
-    record = {"families": families, "margin": study.margin, "seeds": sorted({cell.config.seed for cell in study.cells})}
+    seeds = sorted({cell.config.seed for cell in study.cells})
+    record = {"families": families, "margin": _fixed(study)["margin"], "seeds": seeds}
     record |= {"looks": study.looks} if study.looks else {}
     return record | {"sha256": json_digest(record)}
 
