@@ -101,7 +101,7 @@ def _needed(study: StudyPlan, folder: StudyFolder, cells: Sequence[Cell]) -> lis
 
 
 def _looks(study: StudyPlan, folder: StudyFolder, setting: str, begun: set[str]) -> list[LookedAt]:
-    """Return the next look at each row of a setting; empty if cells have not run. begun: this call's, which may fail."""
+    """Return the next look at the rows of a setting; empty if cells have not run. begun: those of this call."""
     recorded, numbers = folder.looks(), study.numbered()
     count = _next_look(study, recorded, setting)
     cells = _needed(study, folder, [cell for cell in study.cells if cell.setting == setting])
