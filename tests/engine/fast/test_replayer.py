@@ -49,6 +49,29 @@ class NoiseOfNumPy(Tiny):
         return super().features(x) * (1 + float(np.random.random()))  # noqa: NPY002
 
 
+class Attentive(Tiny):
+    """Three tokens of two features attend to each other; with dropout, weights of attention are drawn."""
+
+    dropout = 0.0
+
+    def features(self, x):
+        tokens = super().features(x).reshape(len(x), 1, 3, 2)
+        mixed = torch.nn.functional.scaled_dot_product_attention(tokens, tokens, tokens, dropout_p=self.dropout)
+        return mixed.flatten(1)
+
+
+class Dropping(Attentive):
+    dropout = 0.3
+
+
+@pytest.mark.parametrize("net", [Attentive, Dropping])
+def test_attention_is_replayed_with_and_without_dropout(net):
+    plain, toy = (world(configured("fedavg"), FEW, net=net) for _ in range(2))
+    toy.worker.stepper = Replayer(toy.data, eager=True)
+    assert alike(after(plain, 3, "plain"), after(toy, 3, "replayed"), "replayed")
+    assert toy.worker.stepper.programs > 0
+
+
 def reason_of(toy):
     """The only reason why steps were taken one by one."""
     diagnostics = [diagnostic for report in toy.reports for diagnostic in report.diagnostics]

@@ -104,12 +104,14 @@ def _with_generator(call: Call) -> Call:
     """Replace an operator that draws from torch's generator by its overload that takes one."""
     if torch.Tag.nondeterministic_seeded not in call.operator.tags or _takes_generator(call.operator):
         return call
+    by_name = {a.name: operand for a, operand in zip(call.operator._schema.arguments, call.operands, strict=True)}
+    if by_name.get("dropout_p") == 0:  # attention, which then draws nothing
+        return call
     packet, overload = call.operator.overloadpacket, call.operator._overloadname
     name = "generator" if overload == "default" else f"{overload}_generator"
     if name not in packet.overloads():
         raise UnrecordableError(f"{call.operator} draws random numbers and takes no generator")
     operator = getattr(packet, name)
-    by_name = {a.name: operand for a, operand in zip(call.operator._schema.arguments, call.operands, strict=True)}
     operands = [by_name.get(argument.name) for argument in operator._schema.arguments]
     return Call(operator, operands, call.results)
 
