@@ -8,7 +8,7 @@ of all rows is exploratory and has none.
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.cells import Cells, studies_by_name
 from benchmarks.tables.honest_scale import GLOBAL, GLOBAL_MODEL, PERSONAL
@@ -72,7 +72,7 @@ def answers(asked: Question, cells: Cells) -> Answers:
             continue
         base = next(label for label in asked.baselines if label in rows)
         measured = {
-            label: (cell["seeds"], cell["tested"][asked.protocol]["accuracy"])
+            label: (cell["seeds"], _accuracies(cell)[asked.protocol])
             for label in (base, *labels)
             if not has_diverged(cell := cells[f"{setting}/{label}"])
         }
@@ -90,7 +90,7 @@ def answer_table(asked: Question, cells: Cells) -> str:
         base = cells[f"{setting}/{next(label for label in asked.baselines if label in rows)}"]
         for label, difference in differences.items():
             cell = cells[f"{setting}/{label}"]
-            ours, theirs = (percent(each["tested"][asked.protocol]["accuracy"]) for each in (cell, base))
+            ours, theirs = (percent(_accuracies(each)[asked.protocol]) for each in (cell, base))
             words = (DIVERGED, "–", "–") if difference is None else _words(difference)
             lines.append([setting, display_name(label, cell), ours, theirs, *words])
     for setting, rows in planned(asked.study).items():
@@ -102,20 +102,25 @@ def answer_table(asked: Question, cells: Cells) -> str:
 
 
 def row_table(study: str, cells: Cells) -> str:
-    """Return all measured rows of a study, setting by setting, in every protocol that was tested."""
-    protocols = tuple(_TITLES)
-    lines = [
-        [
-            setting,
-            display_name(label, cell) + (f", {DIVERGED}" if has_diverged(cell) else ""),
-            *(percent(cell["tested"][name]["accuracy"]) if name in cell["tested"] else "–" for name in protocols),
-            f"{cell['total_seconds']:.0f}",
-        ]
-        for setting, rows in planned(study).items()
-        for label in rows
-        if (cell := cells.get(f"{setting}/{label}"))
-    ]
-    return markdown(("setting", "method", *(f"{title} %" for title in _TITLES.values()), "seconds"), lines)
+    """Return all measured rows of a study, setting by setting, in every protocol that was tested, with their cost."""
+    protocols = [name for name in _TITLES if any(name in _accuracies(cell) for cell in cells.values())]
+    lines = []
+    for setting, rows in planned(study).items():
+        base = cells.get(f"{setting}/{next(label for label in TUNED if label in rows)}")
+        for label in rows:
+            if cell := cells.get(f"{setting}/{label}"):
+                tested = _accuracies(cell)
+                lines.append(
+                    [
+                        setting,
+                        display_name(label, cell) + (f", {DIVERGED}" if has_diverged(cell) else ""),
+                        *(percent(tested[name]) if name in tested else "–" for name in protocols),
+                        f"{(cell['bytes_up'] + cell['bytes_down']) / 1e6:,.1f}",
+                        f"{cell['flops'] / base['flops']:.1f}" if base else "–",
+                    ]
+                )
+    titles = [f"{_TITLES[name]} %" for name in protocols]
+    return markdown(("setting", "method", *titles, "MB", "operations, by those of tuned FedAvg"), lines)
 
 
 def summary(cells: Cells) -> str:
@@ -154,6 +159,12 @@ def _count(compared: str, answered: Answers) -> str:
 
 def _and(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _accuracies(cell: Mapping[str, Any]) -> dict[str, Sequence[float]]:
+    """The accuracies by protocol. A run that was tested in one protocol alone has no others beside its own."""
+    others = {name: metrics["accuracy"] for name, metrics in cell.get("tested", {}).items()}
+    return {cell["protocol"]: cell["accuracies"]} | others
 
 
 def _words(difference: Difference) -> tuple[str, str, str]:

@@ -102,5 +102,5 @@ def display_name(label: str, cell: Mapping[str, Any]) -> str:
     """Return a method as papers write it, with what its row adds in brackets, e.g. FedDW (paper)."""
     method, *wrappers = cell["method"].split("+")
     title = "+".join([titles().get(method, method), *wrappers])
-    variant = label.removeprefix(cell["method"]).strip("-")
+    variant = label.removesuffix("".join(f"+{wrapper}" for wrapper in wrappers)).removeprefix(method).strip("-")
     return f"{title} ({variant})" if variant else title

@@ -13,13 +13,15 @@ TUNED = [0.80, 0.82, 0.84, 0.81, 0.83, 0.80, 0.82, 0.84, 0.81, 0.83]
 
 
 def row(method, accuracies, warnings=()):
-    tested = {"personal/local": {"accuracy": accuracies}}
     return {
         "method": method,
         "warnings": list(warnings),
         "seeds": list(range(10)),
-        "tested": tested,
-        "total_seconds": 3.4,
+        "protocol": "personal/local",
+        "accuracies": accuracies,
+        "bytes_up": 1e6,
+        "bytes_down": 5e5,
+        "flops": 3e9,
     }
 
 
@@ -41,6 +43,11 @@ def test_a_difference_is_judged_from_fedavg_tuned_at_each_client():
     assert "| domains | not complete: 0 of 15 rows |" in table
     text = "So far 1 of its 5 settings are complete. Of its 1 comparison with FedAvg tuned at each client, 1 is ahead. "
     assert registered.summary(cells) == text + "Ahead: FedSSA in different-nets."
+
+
+def test_the_name_of_a_row_says_what_its_label_adds():
+    table = registered.row_table("five-methods", nets(TUNED))
+    assert "| different-nets | FedAvg+finetune (smallest) | 82.0 ± 1.5 | 1.5 | 1.0 |" in table
 
 
 def test_a_setting_that_lacks_a_row_has_no_word():
