@@ -78,6 +78,23 @@ def test_each_question_compares_what_its_plan_calls_primary():
     }
 
 
+def test_with_natural_owners_fedssa_alone_is_ahead_or_behind():
+    asked = registered.questions()[registered.NATURAL_OWNERS]
+    answers = registered.answers(asked, studies_by_name()[registered.NATURAL_OWNERS])
+    decided = {
+        (setting, label): round(100 * difference.mean, 1)
+        for setting, differences in answers.items()
+        for label, difference in differences.items()
+        if difference and difference.word in ("ahead", "behind")
+    }
+    gains = {"scottish-schools": 2.7, "districts": 1.3, "persons": -3.0}
+    assert decided == {(setting, "fedssa"): gain for setting, gain in gains.items()}
+    for page in PAGES:
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert "for Scottish schools (+2.7 points) and for districts of Bangladesh (+1.3)" in text
+        assert "behind for persons with few answers (-3.0)" in text
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_first_pages_say_what_the_experiment_says(page):
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
