@@ -56,6 +56,7 @@ def test_over_nodes(key, unit, tmp_path, caplog):
     numbers = nodes_with(tmp_path, key).numbers
     assert numbers["intervals"]["by"] == unit
     assert (SENTENCE in caplog.text) == (unit == "row")  # in the log of each node
+    assert any("at clients 0, 1, 2;" in text for text in numbers["degenerate"]) == (unit == "row")
     assert (numbers["accuracy"] > 0.8) == (unit == "row")
     assert unit == "row" or is_chance(numbers, "accuracy_pooled")
 

@@ -17,6 +17,7 @@ from fedloom.core.files import open_to_read, read_file, restrict_to_owner, write
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
+from fedloom.data.leak import leak, leak_sentences
 from fedloom.data.views import label_counts
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, Job, NewcomerResult
@@ -130,6 +131,10 @@ class Node:
         return self._user_scenario or self.config.scenario.build(self.config.seed)
 
     @functools.cached_property
+    def _leaks(self) -> bool:
+        return self._data is not None and bool(leak_sentences(leak(self.scenario)))
+
+    @functools.cached_property
     def _setup(self) -> Setup:
         if self._template is not None:
             return self._template._setup
@@ -199,9 +204,8 @@ class Node:
         state = self._setup.method.client_init(self._context(1))
         refuse_errors([disk_finding(self._folder, stored_bytes(self.config, state), "private states")])
         token = StateStore(self._folder, request.run, self.client).token()
-        reply = JoinReply(
-            run=request.run, client=self.client, token=token, samples=samples, classes=names, clock=time.time()
-        )
+        facts = {"run": request.run, "client": self.client, "token": token, "samples": samples, "classes": names}
+        reply = JoinReply(**facts, clock=time.time(), leaks=self._leaks)
         nodes = node_source(self.config)
         if nodes is None or not nodes.reported_features or request.scale is not None or self._never_trains:
             return reply, b""

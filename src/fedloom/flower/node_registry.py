@@ -187,6 +187,10 @@ class NodeRegistry:
         """Return the training samples of all clients that have ever joined."""
         return {client: reply.samples for client, reply in self._joined.items()}
 
+    def leaking(self) -> list[int]:
+        """Return the clients that say that their test samples repeat training data, in the order of their ids."""
+        return sorted(client for client, reply in self._joined.items() if reply.leaks)
+
     def moments(self) -> dict[int, ClientMoments]:
         """Return the moments of numeric features that training clients reported, in the order of their ids."""
         trained = {client: reply for client, reply in sorted(self._joined.items()) if client < self._training_clients}

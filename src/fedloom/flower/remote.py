@@ -149,9 +149,15 @@ class RemoteEngine(Engine):
             self._note(LogRecord(text, "refused", client=client))
 
     def notes(self) -> list[Diagnostic]:
-        """Return, after the last round, the clients that never took part, with the reasons."""
-        reasons = self._registry.absence_reasons() if self._is_last else {}
-        return [
+        """Return, after the last round, who never took part, and who says that its tests repeat training data."""
+        if not self._is_last:
+            return []
+        reasons, leaking = self._registry.absence_reasons(), self._registry.leaking()
+        text = (
+            f"test samples repeat training data, as those of one person do, at clients {client_list(leaking)}; their "
+            "logs have counts, and `group` in a node's data file keeps persons together"
+        )
+        return [Diagnostic("flower.leaks", text, float(len(leaking)))] * bool(leaking) + [
             Diagnostic(f"flower.absent/{client}", f"client {client} never took part: {reason}", float(client))
             for client, reason in reasons.items()
         ]

@@ -104,7 +104,8 @@ class ServeRequest(Request, extra="forbid"):
 
 
 class JoinReply(_MessageFacts):
-    """The facts of a node that joins. token: of its disk. moments: if nodes pool them. clock: in seconds since 1970."""
+    """The facts of a node that joins. token: of its disk. moments: if nodes pool them. clock: in seconds since 1970.
+    leaks: whether its test samples repeat persons, or nearly equal samples, of its training data."""
 
     kind: Literal["joined"] = "joined"
     client: Count
@@ -113,6 +114,7 @@ class JoinReply(_MessageFacts):
     classes: tuple[Name, ...]
     moments: ChannelMoments | None = None
     clock: Annotated[float, Field(ge=0, le=2**40)] | None = None
+    leaks: bool = False
 
 
 class Note(_Facts):
