@@ -16,6 +16,7 @@ REPORTED_FACTS = {
         "deviation of the common mean, and in 64 bins of the one with the median, which is cut up to twice more while "
         "it has five cells of all nodes",
         "clock": "its time of day",
+        "leaks": "whether its test samples repeat training data",
     },
     "with an upload": {
         "steps": "optimiser steps",
