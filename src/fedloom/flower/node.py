@@ -204,8 +204,15 @@ class Node:
         state = self._setup.method.client_init(self._context(1))
         refuse_errors([disk_finding(self._folder, stored_bytes(self.config, state), "private states")])
         token = StateStore(self._folder, request.run, self.client).token()
-        facts = {"run": request.run, "client": self.client, "token": token, "samples": samples, "classes": names}
-        reply = JoinReply(**facts, clock=time.time(), leaks=self._leaks)
+        reply = JoinReply(
+            run=request.run,
+            client=self.client,
+            token=token,
+            samples=samples,
+            classes=names,
+            clock=time.time(),
+            leaks=self._leaks,
+        )
         nodes = node_source(self.config)
         if nodes is None or not nodes.reported_features or request.scale is not None or self._never_trains:
             return reply, b""
