@@ -21,7 +21,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # mkdocs restores the path when this file is loaded
 
-from benchmarks.tables import performance, pictures, tables
+from benchmarks.tables import costs, performance, pictures, tables
 from docs import method_lists, method_pages, privacy_tables
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ _GENERATED = {
 def on_files(files: Any, config: Any, **_: Any) -> Any:
     """Add the script by which tables sort, which reports have too, pictures of measurements, and missing pages."""
     files.append(File.generated(config, "assets/tables.js", abs_src_path=str(_TABLES)))
-    for name, module in {"results": pictures, "performance": performance}.items():
+    for name, module in {"results": pictures, "costs": costs, "performance": performance}.items():
         files.append(File.generated(config, f"images/{name}.png", content=module.picture()))
     for name, method in method_pages.own_methods().items():
         page = f"methods/{name}.md"

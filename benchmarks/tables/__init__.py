@@ -7,6 +7,7 @@ from functools import cache
 
 from benchmarks import advice, verdict_power
 from benchmarks.tables import (
+    costs,
     departures,
     federation,
     gpu,
@@ -25,6 +26,7 @@ def tables() -> dict[str, str]:
     modules = (
         studies,
         honest_scale,
+        costs,
         registered,
         sound,
         departures,

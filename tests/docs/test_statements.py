@@ -197,6 +197,15 @@ RESULTS_PAGE: dict[str, Callable[[], Any]] = {
     ),
 }
 HONEST_PAGE: dict[str, Callable[[], Any]] = {
+    "FedSSA sends {:.1f} MB on a hundred clients, where tuned FedAvg sends {:.0f}, for": lambda: [
+        (cell(HUNDRED, name)["bytes_up"] + cell(HUNDRED, name)["bytes_down"]) / 1e6
+        for name in ("fedssa", "fedavg+finetune")
+    ],
+    "for an accuracy that is {:.1f} points lower": lambda: -gain(HUNDRED, "fedssa", "fedavg+finetune", PERSONAL),
+    "FedRoD comes within {:.1f} points of tuned FedAvg": lambda: within(
+        means_of(HUNDRED, "fedrod", "fedavg+finetune", PERSONAL)
+    ),
+    "Fed-CO2 takes {:.1f} times FedAvg's": lambda: cell(HUNDRED, "fedco2")["flops"] / cell(HUNDRED, "fedavg")["flops"],
     "FedSKC is {:.1f} points lower, undecided": lambda: -gain(AUTHORITIES, "fedskc", "fedavg", GLOBAL),
     "are ahead of local training, by {:.1f} to {:.1f} points. No": lambda: span(
         means_of(AUTHORITIES, "fedssa pfedme fedala fedrod fednh fedavg+finetune fedavg+lpft", "local", PERSONAL)
