@@ -1,6 +1,8 @@
-"""Ctrl-C, SIGTERM and SIGHUP, and what becomes of processes: one line, their exit code, nobody is left."""
+"""Ctrl-C, SIGTERM, SIGHUP and SIGUSR1, and what becomes of processes: one line, their exit code, nobody is left."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +89,31 @@ def test_a_request_to_end_is_one_line_and_ends_everything(tmp_path: Path, number
     assert process.exitcode == 128 + number
     cause = "" if number == signal.SIGINT else f" by {number.name}"
     assert lines_of(errors.read_text()) == [f"stopped{cause}; --resume continues from the last checkpoint"]
+    wait_for(lambda: not group(pid))
+
+
+@linux
+@pytest.mark.parametrize("words", [RUN, COMPARE], ids=["run", "compare"])
+def test_sigusr1_saves_the_round_and_ends_with_75(tmp_path: Path, words: list[str]) -> None:
+    out, errors = tmp_path / "out", tmp_path / "errors"
+    process = start_command([*words, "checkpoint.seconds=1000", "--out", str(out), "--quiet"], errors)
+    pid = process.pid or 0
+    runs = 1 if words is RUN else 2
+    try:
+        wait_for(lambda: len([log for log in out.rglob("metrics.jsonl") if log.stat().st_size]) == runs)
+        assert not [*out.rglob("meta.json")]  # no checkpoint is due for a long time
+    finally:
+        os.killpg(pid, signal.SIGUSR1)  # SLURM sends it to every process of a step
+    process.join(60)
+    assert process.exitcode == 75
+    (line,) = lines_of(errors.read_text())
+    stopped = re.fullmatch(
+        r"stopped by SIGUSR1 after round (\d+) of 100000; .* continues from the last checkpoints?", line
+    )
+    assert stopped, line
+    saved = [json.loads(path.read_text())["round"] for path in out.rglob("meta.json")]
+    assert len(saved) == runs
+    assert int(stopped[1]) in saved
     wait_for(lambda: not group(pid))
 
 

@@ -1,6 +1,6 @@
 """The command line. Exit codes: 0 for success; 2 for a mistake of the user, which one line on stderr explains; 1 for a
-failure inside the work, with its traceback; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. With --json, stdout
-holds one JSON object alone."""
+failure inside the work, with its traceback; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP; 75 after SIGUSR1, once
+the run is saved. With --json, stdout holds one JSON object alone."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ import typer
 from fedloom._version import __version__
 from fedloom.cli import catalogue, comparisons, flower, model, publication, reproduce, shared
 from fedloom.cli.diagnose import advise, diagnose
-from fedloom.core.console import console_of, raise_first_interrupt
-from fedloom.core.errors import ConfigError, FedloomError, printable
+from fedloom.core.console import console_of, listen_for_stop, raise_first_interrupt
+from fedloom.core.errors import ConfigError, FedloomError, StoppedError, printable
 
 if TYPE_CHECKING:
     from fedloom.runs.run import Existing
@@ -249,6 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command, and turn its failures into exit codes."""
     for stream in (sys.stdout, sys.stderr):
         shared.make_printable(stream)
+    listen_for_stop()
     try:
         with raise_first_interrupt() as interrupts:
             typed_arguments = [*map(shared.expand_home_in, sys.argv[1:] if arguments is None else arguments)]
@@ -259,6 +260,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "fedloom"
         _fail(f"{error.format_message().rstrip('.')}; see `{path} --help`", error.exit_code)
+    except StoppedError as error:
+        shared.say(f"{error}{_how_to_resume(typed_arguments)}")
+        sys.exit(error.exit_code)
     except FedloomError as error:
         if error.exit_code == 1 and error.__cause__ is not None:  # inside the work: the user cannot correct it
             trace = "".join(traceback.format_exception(error.__cause__))
@@ -278,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         number = interrupts.signal or signal.SIGINT
         cause = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
         with contextlib.suppress(OSError):  # the terminal may be gone
-            shared.say(f"stopped{cause}{_HOW_TO_RESUME.get(next(iter(typed_arguments), ''), '')}")
+            shared.say(f"stopped{cause}{_how_to_resume(typed_arguments)}")
         code = 128 + number
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -288,6 +292,10 @@ _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of an ou
 _HOW_TO_RESUME = {"run": "; --resume continues from the last checkpoint"} | dict.fromkeys(
     ("reproduce", "study", "compare", "advise"), "; the same command continues from the last checkpoints"
 )
+
+
+def _how_to_resume(arguments: Sequence[str]) -> str:
+    return _HOW_TO_RESUME.get(next(iter(arguments), ""), "")
 
 
 def _fail(error: object, code: int) -> NoReturn:

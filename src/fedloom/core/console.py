@@ -6,6 +6,7 @@ sends Ctrl-C to every process that it shows, so only the first process listens, 
 import contextlib
 import io
 import logging
+import multiprocessing
 import os
 import signal
 import time
@@ -18,7 +19,7 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 
-from fedloom.core.errors import printable
+from fedloom.core.errors import StoppedError, printable
 
 _RECORDED_COLUMNS = 90
 _STYLE = "white-space:pre;overflow-x:auto;line-height:normal;font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace"
@@ -87,22 +88,55 @@ def quiet_logger(name: str) -> Iterator[None]:
 
 
 _SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+_STOP = {signal.SIGUSR1} if hasattr(signal, "SIGUSR1") else set()  # ends a run between two rounds; none on Windows
 _BURST_SECONDS = 3.0  # signals that follow each other faster count as one
 
 
 @contextlib.contextmanager
 def block_interrupts(*, spawn: bool = False) -> Iterator[None]:
-    """Start processes in this block that never get Ctrl-C; this process gets it after the block."""
+    """Start processes in this block that get neither Ctrl-C nor SIGUSR1; this process gets them after the block."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    if spawn:  # the first spawned process starts a helper, and multiprocessing unblocks signals then
-        resource_tracker.ensure_running()
-    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    blocked = {signal.SIGINT, *_STOP}
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
+        if spawn:  # the first spawned process starts a helper, and multiprocessing unblocks signals then
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+
+
+class _Stop:
+    requested = False  # SIGUSR1 has come
+
+
+def stop_requested() -> bool:
+    """Whether SIGUSR1 has asked this process to save its run after the present round, and to end."""
+    return _Stop.requested
+
+
+def end_if_stopped(when: str = "") -> None:
+    """Raise `StoppedError` if SIGUSR1 has come. when: follows its name in the message."""
+    if _Stop.requested:
+        raise StoppedError(f"stopped by SIGUSR1{when}")
+
+
+def listen_for_stop() -> None:
+    """Let SIGUSR1 stop the runs of this process, and of those that it has started, between two rounds."""
+    _Stop.requested = False
+    for number in _STOP:
+        signal.signal(number, _request_stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+
+def _request_stop(number: int, frame: Any) -> None:
+    _Stop.requested = True
+    for child in multiprocessing.active_children():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid or os.getpid(), number)
 
 
 class Interrupts:

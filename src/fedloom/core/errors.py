@@ -57,6 +57,12 @@ class DataError(FedloomError):
     """Data that is missing, damaged, or does not fit the scenario."""
 
 
+class StoppedError(FedloomError):
+    """A run that SIGUSR1 ended between two rounds. Its state is saved, and the same command continues."""
+
+    exit_code = 75  # EX_TEMPFAIL: try again
+
+
 class CheckpointError(FedloomError):
     """A checkpoint that cannot be continued: damaged, of another config, or of another version."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from fedloom.core.console import end_if_stopped, stop_requested
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.text import listed
@@ -218,11 +219,14 @@ class _Run(Generic[R]):
         saved_at, weights = time.monotonic(), functools.partial(copy_weights, self.federation)
         callback_measures = CallbackMeasures(self.callbacks)
         while self.federation.round < self.config.rounds and self.stop_reason is None:
+            if stop_requested():
+                self._save_unsaved()
+                end_if_stopped(f" after round {self.federation.round} of {self.config.rounds}")
             rows = self._train_round()
             rows += callback_measures.rows(self.config, self.federation, rows)
             # before the checkpoint, which holds the size of the log: a resumed run has each row once
             self._store_rows(rows)
-            must_save = self._update_best(rows) or self.federation.round == self.config.rounds
+            must_save = self._update_best(rows) or self.federation.round == self.config.rounds or stop_requested()
             if self.folder and (must_save or time.monotonic() - saved_at >= self.config.checkpoint.seconds):
                 rows.append(self._save_checkpoint(self.folder))
                 self._store_rows(rows[-1:])
@@ -252,10 +256,13 @@ class _Run(Generic[R]):
             self._update_best(rows)
             self._store_rows(rows)
         self._store_rows(self._newcomer_rows(round_))
-        if self.folder and self.checkpoint_round < round_:
-            self._store_rows([self._save_checkpoint(self.folder)])
-        elif not self.folder and self.config.engine.state_budget() is None:
+        self._save_unsaved()
+        if not self.folder and self.config.engine.state_budget() is None:
             self._keep_weights()
+
+    def _save_unsaved(self) -> None:
+        if self.folder and self.checkpoint_round < self.federation.round:
+            self._store_rows([self._save_checkpoint(self.folder)])
 
     def _store_rows(self, rows: list[Row]) -> None:
         self.rows += rows
@@ -288,8 +295,7 @@ class _Run(Generic[R]):
             return self._newcomer_rows(self.federation.round)
         except BaseException:
             self._store_rows(rows)
-            if self.folder:
-                self._store_rows([self._save_checkpoint(self.folder)])
+            self._save_unsaved()
             raise
 
     def _newcomer_rows(self, round_: int) -> list[Row]:

@@ -19,8 +19,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from fedloom.core.console import block_interrupts
-from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError, picklable_error
+from fedloom.core.console import block_interrupts, end_if_stopped, listen_for_stop
+from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError, StoppedError, picklable_error
 from fedloom.data import Scenario
 from fedloom.engine.ray import Cluster, Lost, Ref
 from fedloom.evaluation.own_metrics import own_sources, pickled_sources, register_metric, register_pickled
@@ -84,7 +84,8 @@ class Runner:
     def attempt(self, position: int, send: Listener) -> bool:
         """Run a job unless it has ended; return False if another process runs it or its trials are missing.
 
-        Raises the run's error as `on_error` says, `RunFolderError` for a full disk."""
+        Raises the run's error as `on_error` says, `RunFolderError` for a full disk, `StoppedError` after SIGUSR1."""
+        end_if_stopped()
         job = self.jobs[position]
         with contextlib.nullcontext() if self.folder is None else stopped_by_full_disk(self.folder.path):
             if isinstance(job, Cell) and self._choices is not None:
@@ -110,7 +111,7 @@ class Runner:
         try:
             self._run(position, job, send)
         except Exception as error:
-            if full_disk_message(error) or isinstance(error, OtherDataError):
+            if full_disk_message(error) or isinstance(error, OtherDataError | StoppedError):
                 raise
             message = " ".join(f"{type(error).__name__}: {error}".split())
             if isinstance(error, CheckpointError):
@@ -150,6 +151,7 @@ def on_ray(cluster: Cluster, runner: Runner, listener: Listener) -> None:
             yield position, tasks[job.folder]
 
     for position, news in cluster.ended(calls()):
+        end_if_stopped()
         if isinstance(news, Lost):
             folder = runner.jobs[position].folder
             listener(Event(position, 0, note=f"{folder} is left: {news.why}; the same command resumes it"))
@@ -247,6 +249,7 @@ def _check_may_spawn(setting: str) -> None:
 def _begin(work: Work, pipe: Connection, watched: Connection, arguments: tuple[Any, ...]) -> None:
     """Run `work` in a child process, which ends with its parent, however that ends."""
     threading.Thread(target=_follow, args=(watched,), daemon=True).start()
+    listen_for_stop()
     work(pipe, *arguments)
 
 
