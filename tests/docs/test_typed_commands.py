@@ -1,4 +1,4 @@
-"""The commands of the README and of the tutorial, as a reader types them, in the folder of a fresh clone.
+"""The commands of the README, of the tutorial and of the FAQ, as a reader types them, in the folder of a fresh clone.
 
 Every line of `fedloom` is taken from the page's text and runs unchanged. The clone is an empty folder with the
 repository's `configs`, whose demo has one round here, and with the files of the reader's own that the lines name.
@@ -16,11 +16,12 @@ from command_line import call
 from typed_commands import block_of, commands_of
 
 ROOT = Path(__file__).parents[2]
-README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
+README, TUTORIAL, FAQ = ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "faq.md"
 # What is not run here, and why.
 NOT_RUN = {
     "python3 -m venv ~/federated && source ~/federated/bin/activate": "makes an environment in the home directory",
     "python -m pip install .": "needs a package index",
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu": "needs PyTorch's index",
     "make demo": "makes an environment; `fedloom demo`, which it calls, runs before the other commands here",
     "make docs": "makes an environment",
     "make test": "runs this test",
@@ -83,9 +84,10 @@ def test_the_readmes_long_command_runs_as_it_is_typed(clone, capsys):
 
 
 @pytest.mark.slow
-def test_the_tutorials_commands_run_as_they_are_typed(clone, capsys):
-    lines = [line for line in typed_lines(TUTORIAL) if line not in NOT_RUN]
-    assert len(lines) >= 2
+@pytest.mark.parametrize(("page", "least"), [(TUTORIAL, 2), (FAQ, 12)], ids=["tutorial", "faq"])
+def test_the_commands_of_a_page_run_as_they_are_typed(clone, capsys, page, least):
+    lines = [line for line in typed_lines(page) if line not in NOT_RUN]
+    assert len(lines) >= least
     for line in lines:
         for words in calls_in(line):
             assert words[0] == "fedloom"
@@ -94,7 +96,7 @@ def test_the_tutorials_commands_run_as_they_are_typed(clone, capsys):
 
 
 def test_what_is_not_run_is_on_a_page_and_make_knows_its_targets():
-    lines = {line for page in (README, TUTORIAL) for line in typed_lines(page)}
+    lines = {line for page in (README, TUTORIAL, FAQ) for line in typed_lines(page)}
     assert NOT_RUN.keys() <= lines
     makefile = (ROOT / "Makefile").read_text()
     for line in lines:
@@ -105,4 +107,6 @@ def test_what_is_not_run_is_on_a_page_and_make_knows_its_targets():
 
 def test_a_pipe_is_no_list_of_commands():
     """`fedloom models | fedloom datasets` prints the last one's list alone."""
-    assert not [line for page in (README, TUTORIAL) for line in typed_lines(page) if re.search(r"\| *fedloom", line)]
+    assert not [
+        line for page in (README, TUTORIAL, FAQ) for line in typed_lines(page) if re.search(r"\| *fedloom", line)
+    ]
