@@ -11,6 +11,9 @@ PROGRAMS = (
 )  # fmt: skip
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SECTION = re.compile(r"^(?:#+ (.*)|\*\*([^*]+?)[.:]\*\*.*)$", re.MULTILINE)
+_MACHINE = re.compile(
+    r"^On (the server|node \d+)(?:, in a second terminal)?:\n\n\Z", re.MULTILINE
+)  # the line before a block
 _SPAN = re.compile(r"`([^`\n]+)`")
 
 
@@ -31,22 +34,22 @@ class Typed:
 def commands_of(page: Path) -> list[Typed]:
     """The commands of a page in their order: lines of `text` blocks, cells of tables, and prose that has arguments.
 
-    A table whose first column is `where` names the machine; all else is typed on the server. Words such as
+    A line such as `On node 0:` before a block names the machine; all else is typed on the server. Words such as
     `fedloom report` in prose name a command, and nobody types them.
     """
     text = page.read_text(encoding="utf-8")
-    found = [(match.start(2) + line.start(), "server", line[0]) for match in _FENCE.finditer(text)
+    found = [(match.start(2) + line.start(), _machine(text[: match.start()]), line[0])
+             for match in _FENCE.finditer(text)
              if match[1] == "text" for line in re.finditer(r"^.+$", match[2], re.MULTILINE)]  # fmt: skip
     outside = _FENCE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     place = 0
     for line in outside.splitlines(keepends=True):
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")] if line.startswith("| ") else []
         is_header = bool(cells) and outside[place + len(line) :].startswith("|---")
-        machine = cells[0] if cells and cells[0].startswith(("server", "node ")) else "server"
         for span in _SPAN.finditer(line):
             is_cell = f"`{span[1]}`" in cells
             if not is_header and (is_cell or not re.fullmatch(r"[a-z -]+|\S+", span[1])):
-                found.append((place + span.start(), machine, span[1]))
+                found.append((place + span.start(), "server", span[1]))
         place += len(line)
     sections = [(match.start(), match[1] or match[2]) for match in _SECTION.finditer(outside)]
     return [
@@ -65,6 +68,11 @@ def block_of(page: Path, containing: str) -> str:
 def without_comment(command: str) -> list[str]:
     """The words of a command as a shell reads them."""
     return shlex.split(command, comments=True)
+
+
+def _machine(before: str) -> str:
+    line = _MACHINE.search(before)
+    return line[1].removeprefix("the ") if line else "server"
 
 
 def _section_at(place: int, sections: list[tuple[int, str]]) -> str:
