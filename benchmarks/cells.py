@@ -11,6 +11,7 @@ from fedloom.core.text import ACCURACY
 from fedloom.results.group import client_accuracies, selected_accuracies, worst
 from fedloom.results.result import Result
 from fedloom.runs.storage.data_record import describe_environment
+from fedloom.runs.storage.log import curve
 from fedloom.runs.studies.outcome import done_of, outcome
 from fedloom.runs.studies.plan import StudyPlan
 from fedloom.runs.studies.study_folder import StudyFolder, read
@@ -166,7 +167,7 @@ def _rounded(values: Iterable[float | None]) -> list[float | None]:
 
 
 def _validation(result: Result) -> float | None:
-    return validation_value(result, ACCURACY) if result.curve("accuracy", "val")[1] else None
+    return validation_value(result, ACCURACY) if curve(result.rows, "accuracy", "val")[1] else None
 
 
 def _at(config: Any, key: str) -> Any:

@@ -15,18 +15,20 @@ from torch import nn
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
+from fedloom.core.text import split_names
 from fedloom.data.scenario import Scenario
 from fedloom.results.comparison import Comparison
 from fedloom.results.result import Result
-from fedloom.runs.callbacks import Callback
+from fedloom.runs.callbacks import Callback, callback_list
 from fedloom.runs.config.grid import variants, variants_with_references
 from fedloom.runs.config.keywords import CompareKeywords, RunKeywords, describe, scenario_section, suited
 from fedloom.runs.config.model_key import is_python_object, with_user_models
-from fedloom.runs.config.run_config import RunConfig, load, parse
+from fedloom.runs.config.run_config import RunConfig, load, note_unused_options, parse
 from fedloom.runs.config.scenario_config import ScenarioConfig
 from fedloom.runs.run import Existing
 from fedloom.runs.run import run as run_config
 from fedloom.runs.storage.finished_runs import STUDY_FILE, is_run, unfinished
+from fedloom.runs.storage.schemas import leaves
 from fedloom.runs.studies.live_progress import Event, Forward, progress_listener
 from fedloom.runs.studies.outcome import collect
 from fedloom.runs.studies.run_study import compare as compare_runs
@@ -39,31 +41,32 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+Described: TypeAlias = str | ScenarioConfig | Scenario | Mapping[str, Any]
 Model: TypeAlias = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
 
 @overload
 def run(
     method: str = ...,
+    scenario: Described = ...,
     *,
-    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any],
     model: Model | Sequence[Model] | None = ...,
     out: Path | str | None = ...,
     existing: Existing = ...,
-    callbacks: Sequence[Callback] = ...,
+    callbacks: Callback | Sequence[Callback] = ...,
     progress: bool = ...,
     **keys: Unpack[RunKeywords],
 ) -> Result: ...
 @overload
-def run(method: str = ..., *, scenario: Any, **keys: Any) -> Result: ...
+def run(method: str = ..., scenario: Any = ..., **keys: Any) -> Result: ...
 def run(
     method: str = "fedavg",
+    scenario: Described | None = None,
     *,
-    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any],
     model: Model | Sequence[Model] | None = None,
     out: Path | str | None = None,
     existing: Existing = "refuse",
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callback | Sequence[Callback] = (),
     progress: bool = True,
     **keys: Any,
 ) -> Result:
@@ -86,7 +89,9 @@ def run(
 
     Raises what `fedloom.runs.run.run` raises.
     """
-    user_scenario = scenario if isinstance(scenario, Scenario) else None
+    if isinstance(method, ScenarioConfig | Scenario):
+        raise ConfigError("method is a scenario; write fl.run('fedavg', scenario), or fl.run(scenario=scenario)")
+    watchers, user_scenario = callback_list(callbacks), scenario if isinstance(scenario, Scenario) else None
     values = {"method": method, **keys, "scenario": scenario_section(scenario)}
     if is_python_object(model):
         config = parse(values)
@@ -95,13 +100,14 @@ def run(
             user_scenario = user_scenario or config.scenario.build(config.seed)
             model = with_user_models(model, user_scenario.train_set)
     config = parse({**values, "model": suited(model, user_scenario)})
+    note_unused_options(dict(leaves(keys)), {config.method})
     with progress_listener([config], progress) as listener:
         result = run_config(
             config,
             scenario=user_scenario,
             out=None if out is None else expand_home(out),
             existing=existing,
-            callbacks=[Forward(0, listener), *callbacks],
+            callbacks=[Forward(0, listener), *watchers],
             result_type=Result,
         )
         listener(Event(0, config.rounds))  # also for a run that had finished before
@@ -111,30 +117,30 @@ def run(
 @overload
 def compare(
     methods: str | Sequence[str] | None = ...,
+    scenario: Described | Sequence[Described] = ...,
     *,
-    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any] | Sequence[str | ScenarioConfig | Mapping[str, Any]],
     seeds: int | Sequence[int] | None = ...,
     model: Model | Sequence[Any] | None = ...,
     out: Path | str | None = ...,
     existing: Existing = ...,
     jobs: int = ...,
-    callbacks: Sequence[Callback] = ...,
+    callbacks: Callback | Sequence[Callback] = ...,
     references: bool = ...,
     progress: bool = ...,
     **keys: Unpack[CompareKeywords],
 ) -> Comparison: ...
 @overload
-def compare(methods: str | Sequence[str] | None = ..., *, scenario: Any, **keys: Any) -> Comparison: ...
+def compare(methods: str | Sequence[str] | None = ..., scenario: Any = ..., **keys: Any) -> Comparison: ...
 def compare(
     methods: str | Sequence[str] | None = None,
+    scenario: Described | Sequence[Described] | None = None,
     *,
-    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any] | Sequence[str | ScenarioConfig | Mapping[str, Any]],
     seeds: int | Sequence[int] | None = None,
     model: Model | Sequence[Any] | None = None,
     out: Path | str | None = None,
     existing: Existing = "resume",
     jobs: int = 1,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callback | Sequence[Callback] = (),
     references: bool = False,
     progress: bool = True,
     **keys: Any,
@@ -142,7 +148,7 @@ def compare(
     """Train and test several methods with several seeds, on equal terms.
 
     Args:
-        methods: names of methods; None compares fedavg and fedsc.
+        methods: names of methods, in a list or separated by commas; None compares fedavg and fedsc.
         scenario: a description or a `Scenario`, as for `run`; or a list of descriptions to compare.
         seeds: the seeds, or how many from 0 on; None takes 3.
         model: as for `run`; a list is one value, for clients that differ, and a list of lists compares several.
@@ -170,10 +176,11 @@ def compare(
             model = with_user_models(model, data.train_set)
     values = {**keys, "model": suited(model, user_scenario), "scenario": sections}
     make = variants_with_references if references else variants
-    configs = make(values, [methods] if isinstance(methods, str) else methods, seeds)
+    configs = make(values, split_names(methods) if isinstance(methods, str) else methods, seeds)
+    note_unused_options(dict(leaves(keys)), {config.method for config in configs})
     folder = None if out is None else expand_home(out)
-    how: dict[str, Any] = {"existing": existing, "jobs": jobs, "scenario": user_scenario, "callbacks": callbacks}
-    how["result_type"] = Result
+    how: dict[str, Any] = {"existing": existing, "jobs": jobs, "scenario": user_scenario, "result_type": Result}
+    how["callbacks"] = callback_list(callbacks)
     with progress_listener(configs, progress) as listener:
         return Comparison(compare_runs(configs, out=folder, listener=listener, **how))
 

@@ -9,16 +9,18 @@ import numpy as np
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
-from fedloom.core.text import counted
+from fedloom.core.text import counted, split_names
 from fedloom.results.comparison import Comparison
 from fedloom.results.data_table import DataTable
 from fedloom.results.looks import overview, overview_lines, stages
 from fedloom.results.result import Summary
-from fedloom.runs.callbacks import Callback
+from fedloom.runs.callbacks import Callback, callback_list
 from fedloom.runs.config.keywords import CompareKeywords, scenario_section
+from fedloom.runs.config.run_config import note_unused_options
 from fedloom.runs.config.scenario_config import ScenarioConfig
 from fedloom.runs.storage.finished_runs import refuse_mixed_results
 from fedloom.runs.storage.folders import stopped_by_full_disk
+from fedloom.runs.storage.schemas import leaves
 from fedloom.runs.studies.live_progress import progress_listener
 from fedloom.runs.studies.outcome import Outcome, outcome
 from fedloom.runs.studies.plan import Cell, parse_study
@@ -83,8 +85,9 @@ class Study:
             raise ConfigError(f"methods = {methods!r}: need one; leave methods out for the config's own")
         values = {key: _plain(key, value) for key, value in keys.items() if value is not None}
         if methods is not None:
-            values["methods"] = [methods] if isinstance(methods, str) else _plain("methods", methods)
+            values["methods"] = _plain("methods", split_names(methods) if isinstance(methods, str) else methods)
         self._plan, self.folder = parse_study(values), expand_home(out)
+        note_unused_options(dict(leaves(keys)), {cell.config.method for cell in self._plan.cells})
         jobs_of(self._plan, self._plan.cells)  # raises for the first mistake in any trial
 
     @classmethod
@@ -129,7 +132,7 @@ class Study:
         *,
         jobs: int = 1,
         progress: bool = True,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Callback | Sequence[Callback] = (),
         allow_mixed: bool = False,
     ) -> Comparison:
         """Run the cells that are left, and return all chosen cells that have finished.
@@ -149,7 +152,7 @@ class Study:
         if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
             raise ConfigError(f"jobs = {short_repr(jobs)}: need the number of processes, 1 or more")
         cells = self._chosen(only)
-        how: dict[str, Any] = {"workers": jobs, "callbacks": callbacks, "allow_mixed": allow_mixed}
+        how: dict[str, Any] = {"workers": jobs, "callbacks": callback_list(callbacks), "allow_mixed": allow_mixed}
         folder = StudyFolder(self.folder)
         for stage in stages(self._plan, folder, cells):
             configs = [job.config for job in jobs_of(self._plan, stage)]

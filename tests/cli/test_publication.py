@@ -140,7 +140,7 @@ def test_an_option_that_a_table_would_ignore_is_refused(
     ("words", "says"),
     [
         (["--rows", "method"], "two values in a cell (method fedavg): scenario.alpha still varies (0.1 and 1.0)"),
-        (["--columns", "alfa"], "'alfa': no run has this key; did you mean 'alpha'?"),
+        (["--columns", "alhpa"], "'alhpa': no run has this key; did you mean 'alpha'?"),
         (["--rows", "alpha,method", "--cells", "acc"], "--cells 'acc': no run has it; did you mean 'accuracy'?"),
         (["--columns", "seed"], "seed: each cell is a mean over seeds"),
         (["--p-value", "--against", "moon"], "--against 'moon': no finished row of it"),

@@ -54,7 +54,7 @@ FEDSC = [
     [
         ("fedsc", "taus", "tau"),
         ("fedsc", "neighbors", "neighbours"),
-        ("fedprox", "my", "mu"),
+        ("fedprox", "muu", "mu"),
         ("fedsc", "CPDR", "cpdr"),
     ],
 )

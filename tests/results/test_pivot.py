@@ -295,7 +295,7 @@ def test_names_of_settings_stand_alone_above_columns(make_result: MakeResult) ->
         ),
         ("alpha", "protocol", "accuracy", "protocol global/global): method still varies (fedavg and fedsc)"),
         ("method", "shards", "accuracy", "two values in a cell (method fedavg, shards 2): scenario.alpha still varies"),
-        ("method", "alfa", "accuracy", "'alfa': no run has this key; did you mean 'alpha'?"),
+        ("method", "alhpa", "accuracy", "'alhpa': no run has this key; did you mean 'alpha'?"),
         ("metod", "alpha", "accuracy", "'metod': no run has this key; did you mean 'method'?"),
         ("method", "alpha", "acuracy", "--cells 'acuracy': no run has it; did you mean 'accuracy'?"),
         ("method,seed", "alpha", "accuracy", "seed: each cell is a mean over seeds"),

@@ -9,7 +9,7 @@ import typer
 
 from fedloom.cli.shared import AsJson, print_json, print_lines
 from fedloom.core.console import console_of
-from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.core.errors import ConfigError, check_choice
 from fedloom.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -166,10 +166,8 @@ def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: st
 
     if takes is not None:
         WRAPPERS.get(takes)  # raises an error with the nearest name
-    if compared_in is not None and compared_in not in PAPERS:
-        raise ConfigError(
-            f"--compared-in {short_repr(compared_in)}: no such paper: {suggest_name(compared_in, PAPERS)}"
-        )
+    if compared_in is not None:
+        check_choice("--compared-in", compared_in, [*PAPERS])
     matching = [entry for entry in entries() if all(accepts(entry) for accepts in filters)]
     if as_json:
         print_json({entry.name: _summary(entry) | _options(METHODS.get(entry.name)) for entry in matching})

@@ -13,6 +13,7 @@ from fedloom.cli import shared
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, parse_json
+from fedloom.core.text import split_names
 
 if TYPE_CHECKING:
     from fedloom.results.comparison import Comparison
@@ -62,10 +63,9 @@ def compare(
     from fedloom.runs.config.grid import variants, variants_with_references
     from fedloom.runs.config.run_config import load
 
-    names = None if methods is None else [name.strip() for name in methods.split(",")]
     make = variants_with_references if references else variants
     config_keys = load(shared.config_path(config), shared.overrides_with_options(overrides, seed=seed, rounds=rounds))
-    configs = make(config_keys, names, seeds)
+    configs = make(config_keys, None if methods is None else split_names(methods), seeds)
     shared.note_unused_options(overrides, {config.method for config in configs})
     folder = out or Path("runs") / f"compare-{config.stem}"
     run_comparison(configs, folder, fresh, jobs, as_json, quiet, evaluation)

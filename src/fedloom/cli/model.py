@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from fedloom.cli.shared import AsJson, echo, print_json, say
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, check_choice
 from fedloom.core.text import counted, number_text, value_text, with_unit
 
 if TYPE_CHECKING:
@@ -39,10 +39,12 @@ def export(
 ) -> None:
     """Export a run's trained model as weights or as a graph, with its metadata and a model card."""
     from fedloom.results.export_model import export_model
-    from fedloom.runs.export.modules import SUFFIXES, check_place, format_named
+    from fedloom.runs.export.modules import SUFFIXES, check_place
     from fedloom.runs.storage.run_data import RunData
 
-    suffix = SUFFIXES["safetensors" if file_format is None else format_named(file_format)]
+    suffixes = {str(name): suffix for name, suffix in SUFFIXES.items()}
+    check_choice("format", file_format or "safetensors", [*suffixes])
+    suffix = suffixes[file_format or "safetensors"]
     path = out or Path(f"model{suffix}")
     if file_format is not None and path.suffix != suffix:
         raise ConfigError(f"{path}: --format {file_format} writes {suffix}; use a name such as {path.stem}{suffix}")

@@ -1,15 +1,15 @@
 """The commands `figure` and `table`, which draw and print finished runs for a paper."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 from click.core import ParameterSource
 
 from fedloom.cli.comparisons import say_left_out, say_limits
 from fedloom.cli.shared import AllowMixed, AsJson, EvaluationName, Runs, print_json, print_lines, say
-from fedloom.core.errors import ConfigError, printable, short_repr
-from fedloom.results.plots.palette import COLUMN, PAGE, check_kind
+from fedloom.core.errors import ConfigError, check_choice, printable, short_repr
+from fedloom.results.plots.palette import COLUMN, PAGE, PLOT_KINDS
 
 _WIDTHS = {"column": COLUMN, "page": PAGE}
 _NARROWEST, _WIDEST = 2.0, 30.0  # inches
@@ -44,7 +44,7 @@ def figure(
     from fedloom.results.table_notes import run_notes
     from fedloom.runs.studies.outcome import collect
 
-    check_kind(kind)
+    check_choice("kind", kind, PLOT_KINDS)
     inches = None if width is None else _inches(width)
     path = out or runs[0] / f"{kind}.pdf"
     check_picture(path)
@@ -105,7 +105,7 @@ def table(
 ) -> None:
     """Print the table of finished runs for a paper or a program; --rows, --columns and --cells make a pivot."""
     from fedloom.results.comparison import Comparison
-    from fedloom.results.data_table import check_format
+    from fedloom.results.data_table import Format
     from fedloom.runs.studies.outcome import collect
 
     pivots = any(option is not None for option in (rows, columns, cells)) or interval or p_value
@@ -119,7 +119,7 @@ def table(
             "--p-value: leave out one kind"
         )
     _refuse_ignored(context, pivots, interval or p_value)
-    check_format(format)
+    check_choice("format", format, get_args(Format))
     collected = collect(runs, allow_mixed, evaluation)
     done = Comparison(collected.results)
     if target:

@@ -124,16 +124,10 @@ def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ())
 
 def note_unused_options(overrides: Sequence[str] | None, methods: Collection[str]) -> None:
     """Report overrides that set options of methods that do not run."""
-    from fedloom.methods import METHODS
-    from fedloom.runs.config.run_config import RunConfig
+    from fedloom.runs.config import run_config
 
-    keys = [key for key, _, value in (override.partition("=") for override in overrides or ()) if value != "null"]
-    section_by_key = {key: key.removeprefix("options.").partition(".")[0] for key in keys}
-    running = {*RunConfig.model_fields, *methods}
-    unused = [key for key, section in section_by_key.items() if section not in running and section in METHODS]
-    if unused:
-        running_text = f"methods that run: {', '.join(sorted(methods))}"
-        say(f"note: without effect, since their method does not run: {', '.join(unused)}; {running_text}")
+    typed = (override.partition("=") for override in overrides or ())
+    run_config.note_unused_options((key for key, _, value in typed if value != "null"), methods)
 
 
 def expand_home_in(argument: str) -> str:

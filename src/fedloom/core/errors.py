@@ -6,9 +6,12 @@ notebooks show that line alone and exit with `exit_code`; any other exception is
 import copy
 import difflib
 import pickle
+import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from fedloom.core.synonyms import meant_by, plain_word
 
 # typographic spaces, and the joiners that Persian and Indic words need, and some emoji
 _HARMLESS = "\u00a0\u2007\u2009\u202f\u3000\u200c\u200d"
@@ -139,11 +142,56 @@ def printable(text: str, *, keep_lines: bool = False) -> str:
     return "".join(c if c.isprintable() or c in _HARMLESS else ascii(c)[1:-1] for c in text)
 
 
-def suggest_name(name: str, known_names: Iterable[str]) -> str:
-    """Return a hint for an unknown `name`: "did you mean 'x'?", or the list of the known names."""
+def suggest_name(name: str, known_names: Iterable[str], kind: str = "") -> str:
+    """Return a hint for an unknown `name`: "did you mean 'x'?", or the list of the known names.
+
+    kind: the noun of the names ("method", "metric", ...), under which words of other libraries are known."""
     choices = sorted(known_names)
-    matches = difflib.get_close_matches(name[:_MAX_COMPARED_LENGTH].lower(), choices, n=1, cutoff=0.5)
-    if matches:
-        return f"did you mean '{matches[0]}'?"
+    hint = meant_by(kind, name)
+    if hint and ("'" not in hint or any(f"'{choice}" in hint for choice in choices)):
+        return hint
+    if nearest := nearest_name(name, choices):
+        return f"did you mean '{nearest}'?"
     more = f" and {len(choices) - _MAX_LISTED_NAMES} more" if len(choices) > _MAX_LISTED_NAMES else ""
     return "known: " + (", ".join(choices[:_MAX_LISTED_NAMES]) + more if choices else "none")
+
+
+def check_choice(key: str, value: object, choices: Sequence[str]) -> None:
+    """Raise `ConfigError` if the value of `key` is none of the choices."""
+    if value not in choices:
+        nearest = nearest_name(str(value), choices)
+        hint = f"did you mean '{nearest}'? " if nearest else ""
+        raise ConfigError(f"{key} = {short_repr(value)}: {hint}need one of {', '.join(choices)}")
+
+
+def nearest_name(name: str, choices: Sequence[str]) -> str:
+    """Return the choice that `name` probably misspells or begins, or nothing."""
+    typed = name[:_MAX_COMPARED_LENGTH].lower()
+    same = (choice for choice in choices if plain_word(choice) == plain_word(typed))
+    near = difflib.get_close_matches(typed, choices, n=10, cutoff=0.5)
+    likely = (choice for choice in near if _is_misspelling(typed, choice.lower()))
+    begun = [choice for choice in choices if len(typed) > 2 and choice.startswith(typed)]
+    return next(same, None) or next(likely, None) or (begun[0] if len(begun) == 1 else "")
+
+
+def _is_misspelling(typed: str, name: str) -> bool:
+    """Whether two names are near in each of their words: `n_clients` is no misspelling of `min_clients`."""
+    parts, of_name = re.split("[_-]", typed), re.split("[_-]", name)
+    if 1 < len(parts) == len(of_name):
+        return all(map(_is_misspelling, parts, of_name))
+    edits = _edits(typed, name)
+    if len(typed) < 4 and len(typed) == len(name):  # another letter makes another short word, as in gpu and gpr
+        return not edits or sorted(typed) == sorted(name)
+    return edits < 2 or (edits == 2 and len(typed) > 5 and difflib.SequenceMatcher(None, typed, name).ratio() > 0.78)
+
+
+def _edits(first: str, second: str) -> int:
+    """Count the letters to insert, delete, replace or swap with their neighbour to turn one word into the other."""
+    before, row = list[int](), list(range(len(second) + 1))
+    for i, letter in enumerate(first):
+        older, before, row = before, row, [i + 1]
+        for j, other in enumerate(second):
+            row.append(min(before[j + 1] + 1, row[j] + 1, before[j] + (letter != other)))
+            if i and j and (letter, other) == (second[j - 1], first[i - 1]):
+                row[-1] = min(row[-1], older[j - 1] + 1)
+    return row[-1]

@@ -60,7 +60,7 @@ class Registry(Generic[T]):
     def why_unknown(self, name: str) -> str:
         """Return why no entry is called `name`: its plug-in is broken, or another name is meant."""
         self._load()
-        return self._broken.get(name) or suggest_name(name, self._entries)
+        return self._broken.get(name) or suggest_name(name, self._entries, self.noun)
 
     def names(self) -> list[str]:
         self._load()

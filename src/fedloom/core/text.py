@@ -13,6 +13,16 @@ _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _SECONDS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
+def split_names(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return names that may be written as one text with commas.
+
+    >>> split_names("accuracy, auroc")
+    ('accuracy', 'auroc')
+    """
+    parts = names.split(",") if isinstance(names, str) else names
+    return tuple(name.strip() for name in parts if name.strip())
+
+
 def percent(share: float) -> str:
     """Return a share in [0, 1] as percent with one decimal, without the sign: 0.9824 -> "98.2"."""
     return f"{100 * share:.1f}"

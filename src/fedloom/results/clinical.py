@@ -19,6 +19,7 @@ from fedloom.results.group import client_accuracies
 from fedloom.results.page_sections import Block
 from fedloom.results.report import check_place, class_charts, class_results, markup, risk_charts, sections
 from fedloom.runs.storage.folders import refuse_links
+from fedloom.runs.storage.log import curve
 from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import EVALUATIONS, RunFolder
 
@@ -130,7 +131,8 @@ def _of_data(run: RunData, again: Sequence[RunData]) -> dict[str, list[Block]]:
     columns = ("column", "strategy", "value", "observed", "missing", "indicator")
     imputed = [[column.get(name) for name in columns] for column in expected.get("imputed") or []]
     kind = "labels" if "labels" in scenario else "classes"
-    classes, losses = scenario.get("classes", []), [(split, run.curve("loss", split)[1]) for split in ("train", "test")]
+    losses = [(split, curve(run.rows, "loss", split)[1]) for split in ("train", "test")]
+    classes = scenario.get("classes", [])
     return {
         "5a": [validated if held_out or others else "Not validated outside these data."],
         "7": [[f"{note}." for note in scenario.get("notes", [])] or "fedloom noted nothing unusual in the data."],

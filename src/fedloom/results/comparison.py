@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.core.errors import ConfigError, FedloomError
+from fedloom.core.errors import ConfigError, FedloomError, suggest_name
 from fedloom.core.files import expand_home
-from fedloom.core.text import BASELINE, counted
+from fedloom.core.text import BASELINE, counted, split_names
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.data_table import DataTable, frame
 from fedloom.results.fairness import fairness_table
@@ -108,9 +108,13 @@ class Comparison(Tabular):
         return tuned_notes(self.results)
 
     def paired(self, against: str = BASELINE) -> list[Paired]:
-        """Compare every row with that of one method, seed by seed, in the order of `rows()`; empty without that method.
+        """Compare every row with that of one method, seed by seed, in the order of `rows()`.
 
-        Rows with another setting, protocol or selection of rounds, or without a common seed, are left out."""
+        Rows with another setting, protocol or selection of rounds, or without a common seed, are left out. Raises
+        `ConfigError` if no row is of a method other than FedAvg."""
+        methods = {result.numbers["method"] for result in self.results}
+        if against not in (BASELINE, *methods):
+            raise ConfigError(f"against = {against!r}: no row of it; {suggest_name(against, methods)}")
         return all_paired(self.rows(), against)
 
     def target_table(self, target: float | Sequence[float], format: str = "markdown") -> str:
@@ -225,7 +229,7 @@ class Comparison(Tabular):
 
         Raises:
             ConfigError: for an unknown name, and for two values in a cell, which names the key that still varies."""
-        from fedloom.results.pivot import PivotLayout, default_columns, pivot, split_names
+        from fedloom.results.pivot import PivotLayout, default_columns, pivot
 
         automatic = rows is None and columns is None
         layout = PivotLayout(
@@ -275,4 +279,5 @@ class Comparison(Tabular):
 
 def _text(table: DataTable, format: str) -> str:
     """Return a table as text; nothing where it has no rows."""
-    return table.formatted(format) if table.rows else ""
+    text = table.formatted(format)  # which refuses an unknown format
+    return text if table.rows else ""

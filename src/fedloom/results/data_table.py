@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVa
 
 from tabulate import tabulate
 
-from fedloom.core.errors import ConfigError, suggest_name
+from fedloom.core.errors import ConfigError, check_choice
 from fedloom.core.text import seeds_text
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class DataTable:
                 return self._tabulated("simple", "{} *").replace("Bold:", "Star:")
             case "html":
                 return self._tabulated("html", "{}")
-        check_format(format)
+        check_choice("format", format, get_args(Format))
         if format == "latex":
             return self._latex()
         texts = [dict(zip(self.columns, row, strict=True)) for row in self.texts]
@@ -178,13 +178,6 @@ class DataTable:
 def _latex_text(cell: Cell) -> str:
     # A hyphen before a number is a minus sign.
     return escaped(cell if isinstance(cell, str) else re.sub(r"(?<![\w.])-(?=\d)", "−", cell[0]))
-
-
-def check_format(format: str) -> None:
-    """Raise `ConfigError` for a format that tables do not have."""
-    formats = get_args(Format)
-    if format not in formats:
-        raise ConfigError(f"format = '{format}': {suggest_name(format, formats)}; tables come as {', '.join(formats)}")
 
 
 def escaped(text: str) -> str:

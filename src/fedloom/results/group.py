@@ -118,7 +118,7 @@ def higher_is_better(measure: str, groups: Sequence[Group]) -> bool | None:
 def check_measure(measure: str, names: Sequence[str]) -> None:
     """Raise `ConfigError` if a measure is not among the `names` that the runs have."""
     if measure not in names:
-        raise ConfigError(f"metric = {short_repr(measure)}: no run has it; {suggest_name(measure, names)}")
+        raise ConfigError(f"metric = {short_repr(measure)}: no run has it; {suggest_name(measure, names, 'metric')}")
 
 
 _NAMES = {"auroc": "AUROC", "macro_f1": "macro F1", "weighted_f1": "weighted F1", "ece": "ECE", "nll": "NLL"}

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
-from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.core.errors import ConfigError, check_choice, short_repr, suggest_name
 from fedloom.core.text import listed
 from fedloom.results.comparability import panel_titles, row_names
 from fedloom.results.data_table import Cell, DataTable, diverged_field
@@ -124,6 +124,7 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
     """Return the means over seeds as a table whose rows, columns and cells the `layout` names.
     An empty `caption` names measures and keys; `label` is for LaTeX. Raises `ConfigError` for an unknown key or
     measure, and for two values in a cell, which names the key that still varies."""
+    check_choice("units", layout.units, get_args(Units))
     groups = grouped(results)
     keys = PivotKeys(groups)
     row_keys, column_keys = ([keys.find(key) for key in names] for names in (layout.rows, layout.columns))
@@ -171,16 +172,6 @@ def default_columns(results: Sequence[RunData]) -> tuple[str, ...]:
     protocols = ("protocol",) if len(protocols_of(groups)) > 1 or len(set(names)) < len(groups) else ()
     selections = ("select",) if len({group.row["select"] for group in groups}) > 1 else ()
     return settings + protocols + selections
-
-
-def split_names(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names that may be written as one text with commas.
-
-    >>> split_names("accuracy, auroc")
-    ('accuracy', 'auroc')
-    """
-    parts = names.split(",") if isinstance(names, str) else names
-    return tuple(name.strip() for name in parts if name.strip())
 
 
 def label_of(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.errors import ConfigError, check_choice, short_repr
 from fedloom.core.text import BASELINE, is_share, listed, seed_counts_text
 from fedloom.results.comparability import panel_titles, row_names, same_runs, same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
@@ -81,7 +81,7 @@ def plot_values(
     """Return the values of a figure. Runs that differ in the seed only are one method in one setting.
     The `kind` is one of `PLOT_KINDS`. With `against`, dots are differences of the `metric` from that method, seed by
     seed. Raises `ConfigError` for an unknown name, and if there is nothing to draw."""
-    palette.check_kind(kind)
+    check_choice("kind", kind, palette.PLOT_KINDS)
     if against is not None and kind != "dots":
         raise ConfigError(f"against = {short_repr(against)}: differences are drawn as dots, not as {kind}")
     if not results:

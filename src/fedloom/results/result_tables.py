@@ -45,7 +45,7 @@ def reached(result: RunData, target: float) -> Reached | None:
     """Return when `result` first reaches `target`, an accuracy in [0, 1]; None if it never does.
     As in the papers, the first crossing counts even if later rounds fall below it. If tests are rare
     (`evaluation.every`), the round is that of the first test that shows it. Raises `ConfigError` for a wrong target."""
-    if not (isfinite(target) and 0 < target <= 1):
+    if not (isinstance(target, float | int) and isfinite(target) and 0 < target <= 1):
         raise ConfigError(f"target = {target}: need an accuracy above 0 and up to 1, e.g. 0.8")
     tested = zip(*curve(result.rows, "accuracy", "test"), strict=True)
     first = next((round_ for round_, accuracy in tested if accuracy >= target), None)

@@ -87,7 +87,7 @@ def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeas
     `ConfigError` if no run has it."""
     known = [*measures_of(groups), *_OF_RUNS]
     if name not in known:
-        raise ConfigError(f"--cells {short_repr(name)}: no run has it; {suggest_name(name, known)}")
+        raise ConfigError(f"--cells {short_repr(name)}: no run has it; {suggest_name(name, known, 'metric')}")
     values = [_values(group, name) for group in groups]
     if name in _BYTES or name == "time":
         size, words = _step("time" if name == "time" else "bytes", values)

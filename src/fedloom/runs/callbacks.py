@@ -77,6 +77,16 @@ class Callback:
         """Something a person should know: a degenerate method, a damaged checkpoint."""
 
 
+def callback_list(callbacks: Any) -> list[Callback]:
+    """Return callbacks, or one alone, as a list. Raises `ConfigError` for what is no callback."""
+    entries = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    for entry in entries:
+        if isinstance(entry, type) or not callable(getattr(entry, "on_round", None)):
+            need = f"write {entry.__name__}()" if isinstance(entry, type) else "need objects of fl.Callback"
+            raise ConfigError(f"callbacks: {_shown(entry)} is no callback; {need}")
+    return entries
+
+
 def copy_weights(federation: Federation, client: int | None = None) -> Tree:
     """A copy on the CPU of the server's weights, or of the personal ones of `client`, between two rounds.
     Raises `ConfigError` for a client that does not exist, and where the method has no such model."""

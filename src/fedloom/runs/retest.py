@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from fedloom._version import __version__
-from fedloom.core.errors import ConfigError, suggest_name
+from fedloom.core.errors import ConfigError, UnknownKeyError, suggest_name
 from fedloom.core.files import expand_home, json_digest, json_text, parse_json, without_nan
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.text import ACCURACY
@@ -63,9 +63,12 @@ def evaluate_run(
     model: OwnModel | None = None,
     note: Note = lambda _: None,
     loaded: dict[str, Splits] | None = None,
+    **unknown: Any,
 ) -> R:
     """Test a finished run, and return it as these tests show it. protocols, metrics, newcomers, by, interval, at, data,
     label, model, note: as in `fedloom.Result.evaluate`. loaded: data of runs before, as in `Memory`."""
+    for key in unknown:
+        raise UnknownKeyError("", key, ("protocols", "metrics", "newcomers", "by", "interval", "at", "data", "label"))
     scenario, memory = data if isinstance(data, Scenario) else None, run.memory or Memory(config_of(run.config, model))
     memory = replace(memory, scenario=memory.scenario or scenario, loaded={} if loaded is None else loaded)
     config = memory.config

@@ -5,10 +5,10 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from fedloom.core.console import end_if_stopped, stop_requested
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError, check_choice
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.text import listed
 from fedloom.data import Scenario, describe_input, describe_scenario
@@ -69,6 +69,7 @@ def run(
 
     Raises `ConfigError`, `DataError`, `RunFolderError` and `CheckpointError` before any training, `ClientError` if a
     client fails."""
+    check_choice("existing", existing, get_args(Existing))
     watchers = callbacks, engine_factory, result_type
     if out is None:
         with reproducible_settings():

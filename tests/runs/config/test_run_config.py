@@ -60,7 +60,7 @@ def changed(*words: str) -> dict[str, Any]:
         ("alpha=1", "unknown key 'alpha': did you mean 'scenario.alpha'?"),
         ("optimizer.rounds=1", "unknown key 'optimizer.rounds': did you mean 'rounds'?"),
         ("tau=1", "unknown key 'tau': did you mean 'fedsc.tau'?"),  # the run's method
-        ("lambda_lcl=1", "unknown key 'lambda_lcl': did you mean 'fedskc.lambda_lcl'?"),
+        ("lambda_lcl=1", "unknown key 'lambda_lcl': an option of fedskc, written as fedskc.lambda_lcl"),
         ("momentun=1", "unknown key 'momentun': did you mean 'optimizer.momentum'?"),
         ("hidden=[9]", "unknown key 'hidden': did you mean 'model.hidden'?"),
         ("model.hidden=[9]", "unknown key 'model.hidden' of digits-cnn: known: none"),

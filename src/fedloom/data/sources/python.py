@@ -364,7 +364,19 @@ def splits_from(data: Any, labels: Labels = "single") -> Splits:
         return from_clients(data, labels=labels)
     if isinstance(data, list) or _is_dataset(data):
         return from_torch(data, labels=labels)
-    raise DataError(f"fl.scenario: cannot read a {type(data).__name__} as data; need {_SUPPORTED_DATA}")
+    need = frame_advice(data) or f"need {_SUPPORTED_DATA}"
+    raise DataError(f"fl.scenario: cannot read a {type(data).__name__} as data; {need}")
+
+
+def frame_advice(data: Any) -> str:
+    """Return how a data frame, of pandas say, becomes a scenario; nothing for other data."""
+    if not hasattr(data, "columns"):
+        return ""
+    label, write = str(data.columns[-1]) if len(data.columns) else "y", "to" if hasattr(data, "to_csv") else "write"
+    return (
+        f"write df.{write}_csv('data.csv'), then fl.scenario('csv', path='data.csv', label={label!r}); or pass two "
+        "arrays (x, y) of numbers"
+    )
 
 
 def _is_dataset(data: Any) -> bool:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, suggest_name
 from fedloom.core.records import Record, Value, get_number, get_table, get_tensor, get_tree
 from fedloom.core.registry import Registry
+from fedloom.core.synonyms import plain_word
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, select
 from fedloom.methods.contract.citation import PAPERS, Citation
@@ -39,6 +40,11 @@ class MethodRegistry(Registry["type[Method]"]):
         """The method called `name`. Raises `ConfigError` that suggests the nearest known name."""
         base, plus, wrapper = name.rpartition("+")
         return _wrapped(wrapper, base) if plus else super().get(name)
+
+    def why_unknown(self, name: str) -> str:
+        """As `Registry.why_unknown`; says of a wrapper how it is written."""
+        wrapper = next((word for word in WRAPPERS.names() if plain_word(word) == plain_word(name)), "")
+        return f"{wrapper} is a wrapper; write fedavg+{wrapper}" if wrapper else super().why_unknown(name)
 
     def __contains__(self, name: object) -> bool:
         base, plus, wrapper = str(name).rpartition("+")

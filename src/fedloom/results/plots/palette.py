@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from fedloom.core.errors import ConfigError, short_repr, suggest_name
-
 
 def shortened(name: str, letters: float) -> str:
     """Return as much of a name as fits into so many letters, at least two.
@@ -131,10 +129,3 @@ class PlotData:
         """Return the methods that some panel shows, in their order."""
         shown = {series.method for panel in self.panels for series in panel.series}
         return [method for method in self.methods if method in shown]
-
-
-def check_kind(kind: str) -> None:
-    """Raise `ConfigError` for a kind of figure that does not exist."""
-    if kind not in PLOT_KINDS:
-        hint = suggest_name(kind, PLOT_KINDS)
-        raise ConfigError(f"kind = {short_repr(kind)}: {hint}; figures are {', '.join(PLOT_KINDS)}")

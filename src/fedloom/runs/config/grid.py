@@ -79,6 +79,8 @@ def _has_key(values: Mapping[str, Any], key: str) -> bool:
 
 
 def _seeds(first: Any, seeds: int | Sequence[int]) -> list[int]:
+    if isinstance(seeds, str):
+        raise ConfigError(f"seeds = {seeds!r}: need seeds, as [0, 1, 2], or how many, as 3")
     if not isinstance(seeds, int):
         return list(seeds)
     if not isinstance(first, int):

@@ -1,6 +1,5 @@
 """Checks of config keys: one line for each mistake, hints on misplaced keys, bounds, and no booleans for numbers."""
 
-import difflib
 import json
 import math
 import re
@@ -11,8 +10,9 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
+from fedloom.core.errors import ConfigError, UnknownKeyError, nearest_name, short_repr
 from fedloom.core.registry import Registry
+from fedloom.core.synonyms import meant_by
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.methods import METHODS
 from fedloom.nets import MODELS
@@ -41,7 +41,9 @@ def explain_validation_error(
     location = [*(part for part in path if not _UNION_MEMBER.fullmatch(part)), *map(str, typed)]
     key = ".".join([*filter(None, [section]), *location])
     if is_unknown:
-        allowed = {*fields_at(model, location[:-1]), *(more_keys if len(location) == 1 else ())}
+        allowed = {*fields_at(model, location[:-1])}
+        if len(location) == 1 and not nearest_name(location[-1], [*allowed]):
+            allowed |= {nearest_name(location[-1], more_keys)} - {""}  # one alone: a list shows the section's keys
         return UnknownKeyError(key.rpartition(".")[0], location[-1], allowed)
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing: {model.__name__} needs it")
@@ -53,18 +55,25 @@ def explain_validation_error(
     return ConfigError(f"{key} = {short_repr(first['input'])}: {message}")
 
 
-def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Sequence[str]]) -> ConfigError:
-    """Add to the error the sections that know the key, or else those that know a similar one."""
-    near = (
-        []
-        if error.key in sections
-        else difflib.get_close_matches(error.key, [*error.known_keys, *sections], 1, cutoff=0.75)
-    )
-    name = near[0] if near else error.key
-    paths = [f"{section}.{name}" if section else name for section in sections.get(name, ()) if section != error.section]
-    if not paths or (near and name in error.known_keys):
+def with_hint_across_sections(
+    error: UnknownKeyError, sections: Mapping[str, Sequence[str]], method: str
+) -> ConfigError:
+    """Give the error the hint that fits best: the key's name here, for a word of another library; else the sections
+    that know the key, or one spelt alike. sections: those of `sections_by_key` for `method`."""
+    hint = "" if method in sections.get(error.key, ()) else meant_by("key", error.key, error.section)
+    near = "" if error.key in sections else nearest_name(error.key, [*error.known_keys, *sections])
+    name = near or error.key
+    owners = [section for section in sections.get(name, ()) if section != error.section]
+    if not hint and (not owners or (near and name in error.known_keys)):
         return error
-    return ConfigError(error.message_with(f"did you mean {' or '.join(map(repr, paths[:3]))}?"))
+    if others := [section for section in owners if section in METHODS and section != method]:
+        of_methods = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        hint = hint or f"an option of {of_methods}, written as {others[0]}.{name} where that method runs"
+    # a namesake deep in another section is rarely meant
+    close = [section for section in owners if "." not in section or section.startswith(f"{error.section}.")]
+    paths = [f"{section}.{name}" if section else name for section in close]
+    hint = hint or (f"did you mean {' or '.join(map(repr, paths[:3]))}?" if paths else "")
+    return ConfigError(error.message_with(hint)) if hint else error
 
 
 def build_named(kinds: Registry[Any], values: Mapping[str, Any], path: str) -> Any:

@@ -11,7 +11,7 @@ from fedloom.core.process_settings import reproducible_settings
 from fedloom.data.scenario import Scenario
 from fedloom.data.sources import SOURCES
 from fedloom.data.sources.nodes import Nodes
-from fedloom.data.sources.python import splits_from
+from fedloom.data.sources.python import frame_advice, splits_from
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.config.scenario_config import ScenarioConfig
 
@@ -138,7 +138,7 @@ def scenario_section(scenario: Any) -> dict[str, Any]:
         partition = "natural" if scenario.by_owners else "iid"
         return {"source": "given", "digest": scenario.digest(), "partition": partition, "clients": scenario.clients}
     if not isinstance(scenario, ScenarioConfig):
-        kind = type(scenario).__name__
+        problem = "missing" if scenario is None else f"a {type(scenario).__name__}"
         need = "need the name of a source, its keys as a mapping, or what fl.scenario(...) gives"
-        raise ConfigError(f"scenario is a {kind}; {need}")
+        raise ConfigError(f"scenario is {problem}; {frame_advice(scenario) or need}")
     return scenario.resolved()

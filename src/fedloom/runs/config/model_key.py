@@ -42,7 +42,7 @@ class ModelConfig(BaseModel, extra="allow", frozen=True):
         if self.name == "given":
             raise ConfigError("model = given: this run used a model from Python; pass it to fedloom.run to continue")
         if self.name not in MODELS:
-            problem = f"{suggest_name(self.name, {*MODELS.names(), *MODEL_GROUPS})}"
+            problem = suggest_name(self.name, {*MODELS.names(), *MODEL_GROUPS}, "model")
             raise ConfigError(f"unknown model {short_repr(self.name)}: {problem}")
         check_options(self.name, self.options())
 

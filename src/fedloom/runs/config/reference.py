@@ -56,7 +56,7 @@ def matching_keys(name: str) -> list[ConfigKey]:
     matching = [key for key in keys if any(f"{key.path}.".startswith(f"{root}.") for root in roots)]
     if not matching:
         names = {word for key in keys for word in (key.path, key.path.rpartition(".")[2])}
-        raise ConfigError(f"no config key {short_repr(name)}: {suggest_name(name, names)}")
+        raise ConfigError(f"no config key {short_repr(name)}: {suggest_name(name, names, 'key')}")
     return matching
 
 

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -36,6 +36,7 @@ _LIMIT = 2**31  # rounds are stored as 32-bit integers; more passes or larger ba
 
 # The local optimiser unless a config says otherwise, key by key.
 _OPTIMIZER: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
+_LR_OF_ADAM = 0.001  # Kingma & Ba 2015
 # Keys that runs of earlier versions do not know, by section. At their defaults they are left out of the resolved
 # config, and so of the fingerprint: folders of those versions resume.
 _LATER_KEYS = {
@@ -80,7 +81,7 @@ class RunConfig(Section):
     )
     batch_size: int = Field(32, ge=1, lt=_LIMIT, description="Number of samples in a batch of local training.")
     optimizer: OptimizerSpec = Field(
-        OptimizerSpec(**_OPTIMIZER), description="Section of the clients' local optimiser, or its name alone."
+        OptimizerSpec(**_OPTIMIZER), description="Section of the clients' optimiser, or its name; adam takes lr 0.001."
     )
     augment: Augmentation = Field(Augmentation(), description="Section of random changes of training images.")
     precision: Literal["float32", "tf32", "bfloat16"] = Field(
@@ -130,6 +131,9 @@ class RunConfig(Section):
     @classmethod
     def _optimizer(cls, value: Any) -> Any:
         value = {"name": value} if isinstance(value, str) else value
+        if isinstance(value, Mapping) and value.get("name") == "adam" and "lr" not in value:
+            _note_rate_of_adam()
+            value = {"lr": _LR_OF_ADAM, **value}
         return {**_OPTIMIZER, **value} if isinstance(value, Mapping) else value
 
     @field_validator("optimizer")
@@ -211,13 +215,21 @@ class RunConfig(Section):
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
 
 
+@functools.cache  # once, since a study parses a config for each cell
+def _note_rate_of_adam() -> None:
+    _log.warning(
+        "note: optimizer adam comes with lr %g; earlier versions took the %g of sgd, and optimizer.lr=%g repeats them",
+        *(_LR_OF_ADAM, _OPTIMIZER["lr"], _OPTIMIZER["lr"]),
+    )
+
+
 def parse(values: Mapping[str, Any]) -> RunConfig:
     """Check plain values and return the config. Raises `ConfigError`, in one line, for the first that is wrong."""
     try:
         return _parsed(values)
     except UnknownKeyError as error:
-        of_keys = checks.sections_by_key(RunConfig, str(values.get("method", "")))
-        raise checks.with_hint_across_sections(error, of_keys) from None
+        method = str(values.get("method", ""))
+        raise checks.with_hint_across_sections(error, checks.sections_by_key(RunConfig, method), method) from None
 
 
 def _parsed(values: Mapping[str, Any]) -> RunConfig:
@@ -263,6 +275,16 @@ def _with_preset_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         are_sections = isinstance(value, Mapping) and isinstance(joined.get(key), Mapping)
         joined[key] = {**joined[key], **value} if are_sections else value
     return joined
+
+
+def note_unused_options(keys: Iterable[str], methods: Collection[str]) -> None:
+    """Log a note on the dotted keys that are options of other methods than those that run."""
+    section_by_key = {key: key.removeprefix("options.").partition(".")[0] for key in keys}
+    running = {*RunConfig.model_fields, *methods}
+    unused = [key for key, section in section_by_key.items() if section not in running and section in METHODS]
+    if unused:
+        texts = ", ".join(unused), ", ".join(sorted(methods))
+        _log.warning("note: without effect, since their method does not run: %s; methods that run: %s", *texts)
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:

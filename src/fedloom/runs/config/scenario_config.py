@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
+from fedloom.core.synonyms import meant_by
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
 from fedloom.data.attacks import Attack
 from fedloom.data.dataset import Dataset
@@ -264,7 +265,8 @@ class ScenarioConfig(BaseModel, extra="allow", frozen=True):
         extra = dict(self.model_extra or {})
         for key in extra:
             if key not in {*source.model_fields, *partition.model_fields}:
-                self._refuse_key_of_others(key)
+                if not meant_by("key", key, "scenario"):
+                    self._refuse_key_of_others(key)
                 keys_of_all = {*type(self).model_fields, *source.model_fields, *partition.model_fields}
                 raise UnknownKeyError("scenario", key, keys_of_all)
 

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
@@ -13,7 +13,7 @@ from safetensors.torch import load
 from torch import nn
 
 from fedloom._version import __version__
-from fedloom.core.errors import ConfigError, RunFolderError, short_repr, suggest_name
+from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import parse_json, refuse_unwritable, write_atomic
 from fedloom.core.records import Record
 from fedloom.core.streams import Streams
@@ -147,13 +147,6 @@ def format_of(path: Path) -> ExportFormat:
         listed = ", ".join(f"{path.stem or 'model'}{suffix} ({name})" for suffix, name in formats.items())
         raise ConfigError(f"{path}: no format has the suffix {path.suffix!r}; take a name such as {listed}")
     return formats[path.suffix]
-
-
-def format_named(name: str) -> ExportFormat:
-    """Return the format of this name. Raises `ConfigError` if there is none."""
-    if name in SUFFIXES:
-        return cast("ExportFormat", name)
-    raise ConfigError(f"format = {short_repr(name)}: {suggest_name(name, SUFFIXES)}")
 
 
 def metadata_path(path: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError, suggest_name
 from fedloom.core.text import ACCURACY, MARGIN, Criterion, higher_is_better
 from fedloom.runs.storage import log
 from fedloom.runs.storage.run_folder import EVALUATIONS, RunFolder
@@ -205,8 +205,16 @@ class RunData:
         return known_direction(self.numbers, measure)
 
     def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
-        """Rounds and values of one measure of the whole run, in its main protocol."""
-        return log.curve(self.rows, name, split)
+        """Rounds and values of one measure of the whole run, in its main protocol. Raises `ConfigError` if the run did
+        not record it in this split ("test", "val", "train", "system", ...)."""
+        rounds, values = log.curve(self.rows, name, split)
+        if not rounds:
+            recorded = {(row["split"], row["name"]) for row in self.rows if row["client"] is None}
+            names = {measure for part, measure in recorded if part == split}
+            if splits := sorted({part for part, measure in recorded if measure == name or not names}):
+                raise ConfigError(f"split = {split!r}: {name} is not recorded there; take {' or '.join(splits)}")
+            raise ConfigError(f"name = {name!r}: the run did not record it; {suggest_name(name, names, 'metric')}")
+        return rounds, values
 
 
 def evaluated(runs: Sequence[R], name: str) -> tuple[list[R], list[tuple[Path, str]]]:

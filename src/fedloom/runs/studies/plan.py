@@ -15,6 +15,7 @@ from fedloom.core.text import BASELINE, MARGIN
 from fedloom.data import SOURCES
 from fedloom.data.newcomers import domain_names
 from fedloom.data.sources.source import configure_source
+from fedloom.methods import METHODS
 from fedloom.runs.config.grid import grid_points
 from fedloom.runs.config.keys import built, refuse_many
 from fedloom.runs.config.kinds import put_over
@@ -185,6 +186,9 @@ def parse_study(values: Mapping[str, Any], folder: Path = Path()) -> StudyPlan:
     Raises `ConfigError` for the first mistake in any cell."""
     keys = built(StudyKeys, {key: value for key, value in values.items() if key in OF_STUDIES}, "")
     shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
+    for key in [key for key in shared if key not in RunConfig.model_fields and key not in METHODS]:
+        if (hint := suggest_name(key, OF_STUDIES, "study key")).startswith("did"):
+            raise ConfigError(f"unknown key {short_repr(key)}: {hint}")
     settings = {name: _setting(keys, shared, block, folder) for name, block in keys.settings.items()}
     if keys.leave_out is not None:
         settings = without_each_domain(settings)

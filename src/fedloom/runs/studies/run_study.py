@@ -5,9 +5,9 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError, check_choice
 from fedloom.data import Scenario
 from fedloom.engine.ray import connected
 from fedloom.evaluation.protocols import no_model_error, offered_protocols
@@ -120,6 +120,7 @@ def compare(
     processes without `out` or with a scenario or model passed as an object; `RunFolderError` if `out` cannot be used,
     for a full disk, and if a process was ended from outside.
     """
+    check_choice("existing", existing, get_args(Existing))
     cells = [Cell("", config.method, "", {}, config) for config in configs]
     for name, times in Counter(cell.folder for cell in cells).items():
         if times > 1:

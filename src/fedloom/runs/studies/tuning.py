@@ -18,6 +18,7 @@ from fedloom.core.text import Criterion
 from fedloom.runs.config.kinds import overlaid
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.storage.finished_runs import TRIALS, VALIDATION, assignments, read_choices, rule_of
+from fedloom.runs.storage.log import curve
 from fedloom.runs.storage.run_data import RunData, has_diverged
 from fedloom.runs.storage.run_folder import RunFolder, folder_name
 from fedloom.runs.studies.plan import Cell, StudyPlan, nested
@@ -72,7 +73,7 @@ def jobs_of(study: StudyPlan, cells: Sequence[Cell]) -> list[Job]:
 def validation_value(result: RunData, criterion: Criterion) -> float:
     """Return a run's validation value by its selection of rounds. Raises `ConfigError` without one."""
     evaluation: Mapping[str, Any] = result.config.get("evaluation", {})
-    rounds, values = result.curve(criterion.name, "val")
+    rounds, values = curve(result.rows, criterion.name, "val")
     if not values:
         raise ConfigError(f"{result.folder}: no validation {criterion.name} to choose by")
     match evaluation.get("select", "last"):
