@@ -189,7 +189,7 @@ def test_what_was_planned_is_fixed_and_a_study_needs_its_baseline(tmp_path: Path
         ({"until": "decided", "most": 4}, r"seeds.most = 4: .*5, 7 or 10"),
         ({"until": "settled"}, r"seeds.until = 'settled'"),
         ({"most": 10}, "seeds.until"),
-        ({"until": "decided", "more": 10}, "did you mean 'most'"),
+        ({"until": "decided", "mots": 10}, "did you mean 'most'"),
         ({}, "seeds"),
     ],
 )

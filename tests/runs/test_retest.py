@@ -254,7 +254,7 @@ def test_what_cannot_be_tested_says_why(ditto, tmp_path):
     for wrong in ("foo", 3, ["all"]):
         with pytest.raises(ConfigError, match=r"evaluation\.newcomers"):
             ditto.evaluate(newcomers=wrong)
-    with pytest.raises(TypeError):
+    with pytest.raises(ConfigError, match="unknown key 'protocol': did you mean 'protocols'"):
         ditto.evaluate(protocol=["global/global"])
     assert plain.evaluate(protocols=["few-shot"]).numbers["protocol"] == "few-shot"
 

@@ -127,7 +127,7 @@ def note_unused_options(overrides: Sequence[str] | None, methods: Collection[str
     from fedloom.runs.config import run_config
 
     typed = (override.partition("=") for override in overrides or ())
-    run_config.note_unused_options((key for key, _, value in typed if value != "null"), methods)
+    run_config.note_unused_options((key for key, _, value in typed if value != "null"), methods, say)
 
 
 def expand_home_in(argument: str) -> str:

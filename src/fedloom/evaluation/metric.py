@@ -199,9 +199,10 @@ class MetricRegistry(Registry[type[Metric]]):
     def why_unknown(self, name: str) -> str:
         """As `Registry.why_unknown`; says of a known metric that its level cannot be one."""
         stem, _, level = name.partition("=")
-        is_known = any(usual.startswith(f"{stem}=") for usual in self.names())
         bound = "below" if stem.endswith("prevalence") else "up to"
-        return (f"'{level}' is no share above 0 and {bound} 1; " if is_known else "") + super().why_unknown(name)
+        for usual in [usual for usual in self.names() if usual.startswith(f"{stem}=")]:
+            return f"'{level}' is no share above 0 and {bound} 1; did you mean '{usual}'?"
+        return super().why_unknown(name)
 
     def _at_level(self, name: object) -> type[Metric] | None:
         stem, equals, level = name.partition("=") if isinstance(name, str) else ("", "", "")

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -277,14 +277,16 @@ def _with_preset_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     return joined
 
 
-def note_unused_options(keys: Iterable[str], methods: Collection[str]) -> None:
-    """Log a note on the dotted keys that are options of other methods than those that run."""
+def note_unused_options(
+    keys: Iterable[str], methods: Collection[str], say: Callable[[str], object] = _log.warning
+) -> None:
+    """Note the dotted keys that are options of other methods than those that run."""
     section_by_key = {key: key.removeprefix("options.").partition(".")[0] for key in keys}
     running = {*RunConfig.model_fields, *methods}
     unused = [key for key, section in section_by_key.items() if section not in running and section in METHODS]
+    runs = f"methods that run: {', '.join(sorted(methods))}"
     if unused:
-        texts = ", ".join(unused), ", ".join(sorted(methods))
-        _log.warning("note: without effect, since their method does not run: %s; methods that run: %s", *texts)
+        say(f"note: without effect, since their method does not run: {', '.join(unused)}; {runs}")
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
