@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
@@ -19,6 +20,7 @@ def start_command(words: Sequence[str], errors: Path) -> BaseProcess:
 
 def _lead_group(words: Sequence[str], errors: Path) -> None:
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which tests that outlive their terminal ignore
     with errors.open("w") as stream:
         os.dup2(stream.fileno(), sys.__stderr__.fileno() if sys.__stderr__ else 2)
         sys.stderr = stream

@@ -117,7 +117,8 @@ def test_one_class_is_refused():
         fl.advise(scenario)
 
 
-def test_the_command_prints_the_list_and_its_reasons(capsys):
+def test_the_command_prints_the_list_and_its_reasons(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # or the heads of columns are parted
     words = ("scenario.partition=classes", "scenario.classes_per_client=2", "model={name: mlp, hidden: [8]}")
     code, out, err = call(capsys, "advise", "demo", *words, "--goal", "personal")
     assert (code, err) == (0, "")

@@ -1,5 +1,7 @@
 """C++ that uses torch is compiled once, in the background; without a compiler there is a reason."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -103,8 +105,12 @@ def test_a_cache_folder_that_cannot_be_written_is_named(source, monkeypatch):
     source.write_text("int one() { return 1; }\n")
     first = Compilation(source, FLAGS)
     assert first.finished(wait=True)
-    monkeypatch.setattr(compiling.FileLock, "acquire", lambda *a, **k: (_ for _ in ()).throw(OSError(30, "Read-only")))
     first.path.unlink()
+
+    def refuse(path, *_):
+        raise OSError(30, "Read-only", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(KernelError, match="cannot be written"):
         Compilation(source, FLAGS)
 
