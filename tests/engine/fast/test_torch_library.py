@@ -1,7 +1,5 @@
 """C++ that uses torch is compiled once, in the background; without a compiler there is a reason."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -106,11 +104,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(source, monkeypatch):
     first = Compilation(source, FLAGS)
     assert first.finished(wait=True)
     first.path.unlink()
-
-    def refuse(path, *_):
-        raise OSError(30, "Read-only", str(path))
-
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError(30, "Read-only")))
     with pytest.raises(KernelError, match="cannot be written"):
         Compilation(source, FLAGS)
 
