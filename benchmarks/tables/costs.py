@@ -1,4 +1,4 @@
-"""What accuracy costs at honest scale: the methods that nothing cheaper beats, in bytes and in operations.
+"""What accuracy costs at honest scale: the methods above all cheaper ones, in bytes and in operations.
 
 A row is on the front of a cost if no other row of its setting and protocol has a higher mean accuracy for the same cost
 or less. Fronts are of means over five seeds: neighbours on a front may well be equal (see the words of the tables).

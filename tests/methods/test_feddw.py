@@ -270,7 +270,7 @@ def test_options_and_presets_of_both():
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("fedprx+dw", "'fedprox'"), ("fedprox+dv", "'dw'"), ("+dw", "unknown method ''")]
+    ("name", "hint"), [("fedprx+dw", "'fedprox'"), ("fedprox+dv", "decorr, dp, dw,"), ("+dw", "unknown method ''")]
 )
 def test_unknown_parts_of_a_name(name, hint):
     assert name not in METHODS
