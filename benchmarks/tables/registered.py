@@ -129,7 +129,11 @@ def summary(cells: Cells) -> str:
     settings, complete = len(planned(FIVE_METHODS)), len(answers(own, cells))
     if not complete:
         return ""
-    so_far = [] if complete == settings else [f"So far {complete} of its {settings} settings are complete."]
+    so_far = (
+        []
+        if complete == settings
+        else [f"So far {complete} of its {settings} settings {'is' if complete == 1 else 'are'} complete."]
+    )
     text = [_count("with FedAvg tuned at each client", answers(own, cells))]
     if answered := answers(one, cells):
         text.append(_count("of FedSKC, FedDW and FedSC with FedAvg, as one model for all", answered))

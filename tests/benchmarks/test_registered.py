@@ -41,7 +41,7 @@ def test_a_difference_is_judged_from_fedavg_tuned_at_each_client():
     table = registered.answer_table(asked, cells)
     assert "| different-nets | FedSSA | 85.1 ± 1.5 | 82.0 ± 1.5 | +3.1 | +3.0 to +3.2 | ahead |" in table
     assert "| domains | not complete: 0 of 15 rows |" in table
-    text = "So far 1 of its 5 settings are complete. Of its 1 comparison with FedAvg tuned at each client, 1 is ahead. "
+    text = "So far 1 of its 5 settings is complete. Of its 1 comparison with FedAvg tuned at each client, 1 is ahead. "
     assert registered.summary(cells) == text + "Ahead: FedSSA in different-nets."
 
 
