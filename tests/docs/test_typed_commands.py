@@ -21,7 +21,6 @@ README, TUTORIAL, FAQ = ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT 
 NOT_RUN = {
     "python3 -m venv ~/federated && source ~/federated/bin/activate": "makes an environment in the home directory",
     "python -m pip install .": "needs a package index",
-    "pip install torch --index-url https://download.pytorch.org/whl/cpu": "needs PyTorch's index",
     "make demo": "makes an environment; `fedloom demo`, which it calls, runs before the other commands here",
     "make docs": "makes an environment",
     "make test": "runs this test",

@@ -76,6 +76,7 @@ def config(key: str, value: Any, method: str = "fedavg") -> dict[str, Any]:
         ("hidden_layer_sizes", "'model.hidden'"),
         ("eval_gap", "'evaluation.every'"),
         ("scoring", "'evaluation.metrics'"),
+        ("evaluation.threshold", "'decision'"),
         ("restore_best_weights", "'evaluation.select=best_val'"),
         ("early_stopping.monitor", "'measure'"),
         ("proximal_mu", "'fedprox.mu'"),
@@ -144,6 +145,14 @@ def test_in_doubt_no_key_is_named(key: str) -> None:
 def test_in_doubt_no_name_is_named(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match="known: "):
         parse(config(key, value))
+
+
+@pytest.mark.parametrize("key", ["evaluation.tau", "optimizer.temperature", "optimizer.rho", "checkpoint.threshold"])
+def test_a_key_of_a_section_is_no_option_of_a_method(key: str) -> None:
+    with pytest.raises(ConfigError, match="unknown key") as caught:
+        parse(config(key, 1))
+    assert "an option of" not in str(caught.value)
+    assert "did you mean" not in str(caught.value)
 
 
 def test_an_option_of_the_method_that_runs_comes_first() -> None:

@@ -63,7 +63,9 @@ def with_hint_across_sections(
     hint = "" if method in sections.get(error.key, ()) else meant_by("key", error.key, error.section)
     near = "" if error.key in sections else nearest_name(error.key, [*error.known_keys, *sections])
     name = near or error.key
-    owners = [section for section in sections.get(name, ()) if section != error.section]
+    # who names a section means none of another method
+    strangers = {*METHODS.names()} - {method} if error.section else set()
+    owners = [section for section in sections.get(name, ()) if section != error.section and section not in strangers]
     if not hint and (not owners or (near and name in error.known_keys)):
         return error
     if others := [section for section in owners if section in METHODS and section != method]:
