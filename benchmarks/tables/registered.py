@@ -148,6 +148,10 @@ def _count(compared: str, answered: Answers) -> str:
             title = display_name(method := label.partition("+")[0].removesuffix("-label-skew"), {"method": method})
             places.setdefault(difference.word if difference else DIVERGED, {}).setdefault(title, []).append(setting)
     number = {word: sum(map(len, by_title.values())) for word, by_title in places.items()}
+    if sum(number.values()) == 1:
+        ((word, ((title, (setting,)),)),) = ((word, by_title.items()) for word, by_title in places.items())
+        within = " within ±1 point" if word == "equivalent" else ""
+        return f"In its only comparison {compared}, {title} is {word}{within} in {setting}."
     kinds = ("ahead", "behind", "equivalent", "undecided", DIVERGED)
     counts = [f"{number[word]} {word}" for word in kinds if word in number]
     counts[0] = counts[0].replace(" ", " is " if counts[0].startswith("1 ") else " are ", 1)

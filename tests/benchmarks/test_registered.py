@@ -41,8 +41,8 @@ def test_a_difference_is_judged_from_fedavg_tuned_at_each_client():
     table = registered.answer_table(asked, cells)
     assert "| different-nets | FedSSA | 85.1 ± 1.5 | 82.0 ± 1.5 | +3.1 | +3.0 to +3.2 | ahead |" in table
     assert "| domains | not complete: 0 of 15 rows |" in table
-    text = "So far 1 of its 5 settings is complete. Of its 1 comparison with FedAvg tuned at each client, 1 is ahead. "
-    assert registered.summary(cells) == text + "Ahead: FedSSA in different-nets."
+    text = "So far 1 of its 5 settings is complete. In its only comparison with FedAvg tuned at each client, "
+    assert registered.summary(cells) == text + "FedSSA is ahead in different-nets."
 
 
 def test_the_name_of_a_row_says_what_its_label_adds():
@@ -61,7 +61,7 @@ def test_a_setting_that_lacks_a_row_has_no_word():
 def test_a_diverged_row_is_counted_and_not_judged():
     cells = nets([value + 0.03 for value in TUNED], ["diverged: in round 2 the losses of 1 of 8 are not finite"])
     assert "| diverged | – | – |" in registered.answer_table(registered.questions()["five-methods"], cells)
-    assert "Of its 1 comparison with FedAvg tuned at each client, 1 is diverged." in registered.summary(cells)
+    assert "FedAvg tuned at each client, FedSSA is diverged in different-nets." in registered.summary(cells)
 
 
 def test_each_question_compares_what_its_plan_calls_primary():

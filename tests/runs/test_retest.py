@@ -274,6 +274,7 @@ def test_a_study_is_tested_again_cell_by_cell(tmp_path, capsys, monkeypatch):
     words = ["--protocol", "global/local", "--protocol", "personal/local", "--metric", "auroc", "--newcomers", "true"]
     code, out, err = call(capsys, "evaluate", folder, *words)
     assert code == 0, err
+    assert err.count("fedrep has no global model, so") == 1  # of two seeds
     digest = out.split("evaluation ")[-1].split()[0]
     assert f"fedloom table {folder} --evaluation {digest}" in out
     assert "Accuracy after the last round on the test data of clients that never trained" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -163,6 +164,8 @@ class Comparison(Tabular):
         from fedloom.runs.retest import evaluate_run
 
         tested, left_out, loaded = list[Result](), list[tuple[Any, FedloomError]](), dict[str, Any]()
+        if "note" in options:
+            options["note"] = functools.cache(options["note"])  # what holds for many runs is said once
         for run in self.results:
             try:
                 tested.append(evaluate_run(run, loaded=loaded, **options))

@@ -125,8 +125,8 @@ def _looks(study: StudyPlan, folder: StudyFolder, setting: str, begun: set[str])
         for row, judged in zip(family, compare_rows(family, reference, alpha=alpha, least=count), strict=True):
             at = setting, *names[id(row)], seeds, alpha
             if judged is not None:
-                numbers_of_others = judged.adjusted, judged.equivalent_p, judged.tested, judged.planned
-                looks.append(LookedAt(*at, judged.word, *numbers_of_others))
+                figures = judged.adjusted, judged.equivalent_p, judged.tested, judged.planned
+                looks.append(LookedAt(*at, judged.word, *figures))
             elif words[names[id(row)]] == "undecided" and (row["diverged"] or reference["diverged"]):
                 looks.append(LookedAt(*at, "diverged"))
     return looks
