@@ -118,7 +118,7 @@ def joined(config, folder: Path):
 
     from fedloom.data import Views
 
-    alone = [node_scenario(config, folder / f"node-{k:06d}.yaml", k) for k in range(config.scenario.clients)]
+    alone = [node_scenario(config, folder / f"node-{k:06d}.yaml", k)[0] for k in range(config.scenario.clients)]
     sets = {}
     for name in ("train_set", "test_set"):
         parts = [getattr(one, name) for one in alone]

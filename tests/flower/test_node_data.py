@@ -149,7 +149,7 @@ def test_a_nodes_file_says_how_its_samples_are_split(tmp_path):
     config, own = digits_of_nodes("fedavg", tmp_path)
     file = node_file(tmp_path, 2)
     file.write_text(file.read_text() + "split: {train: 0.5, val: 0.25, test: 0.25, pool: all}\n")
-    there, before = node_scenario(own, file, 2), config.scenario.build(0)
+    there, before = node_scenario(own, file, 2)[0], config.scenario.build(0)
     held = [len(views[2]) for views in (there.train, there.val, there.test)]
     total = len(before.train[2]) + len(before.test[2])
     assert held == [total - 2 * (total // 4), total // 4, total // 4]
@@ -293,7 +293,7 @@ def test_a_node_keeps_its_groups_whole_and_says_what_it_can_see_without_them(tmp
     assert "test samples nearly equal a training sample" in caplog.text
     caplog.clear()
     (tmp_path / "node.yaml").write_text(f"{keys}group: person\n")
-    scenario = node_scenario(own, tmp_path / "node.yaml", 1)
+    scenario, _ = node_scenario(own, tmp_path / "node.yaml", 1)
     assert "nearly equal" not in caplog.text
     groups = scenario.train_set.group.numpy()
     parts = [groups[scenario.train.order], groups[scenario.val.order], scenario.test_set.group.numpy()]
@@ -487,7 +487,7 @@ def test_categories_that_are_not_agreed_on_are_counted_and_logged(tmp_path, monk
     respelled(tmp_path, f="x")
     logged = []
     monkeypatch.setattr("fedloom.flower.node_data.log", lambda event, facts, text, level: logged.append(text))
-    notes = [note for note in node_scenario(own, node_file(tmp_path, 0), 0).notes if "has not agreed on" in note]
+    notes = [note for note in node_scenario(own, node_file(tmp_path, 0), 0)[0].notes if "has not agreed on" in note]
     assert notes == logged
     assert len(notes) == 2
     assert "node-000000.yaml (train): words" in notes[0]

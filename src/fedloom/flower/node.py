@@ -17,7 +17,6 @@ from fedloom.core.files import open_to_read, read_file, restrict_to_owner, write
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
-from fedloom.data.leak import leak, leak_sentences
 from fedloom.data.views import label_counts
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, Job, NewcomerResult
@@ -125,14 +124,15 @@ class Node:
     def scenario(self) -> Scenario:
         """The scenario with the client's samples."""
         if self._data is not None:
-            return node_scenario(self.config, self._data, self.client)
+            return self._own_data[0]
         if node_source(self.config) is not None:
             raise ConfigError("the config leaves the data to the nodes; start this one with --node-config 'data=...'")
         return self._user_scenario or self.config.scenario.build(self.config.seed)
 
     @functools.cached_property
-    def _leaks(self) -> bool:
-        return self._data is not None and bool(leak_sentences(leak(self.scenario)))
+    def _own_data(self) -> tuple[Scenario, bool]:
+        assert self._data is not None, "a node with data of its own"
+        return node_scenario(self.config, self._data, self.client)
 
     @functools.cached_property
     def _setup(self) -> Setup:
@@ -211,7 +211,7 @@ class Node:
             samples=samples,
             classes=names,
             clock=time.time(),
-            leaks=self._leaks,
+            leaks=self._data is not None and self._own_data[1],
         )
         nodes = node_source(self.config)
         if nodes is None or not nodes.reported_features or request.scale is not None or self._never_trains:

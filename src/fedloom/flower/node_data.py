@@ -46,18 +46,21 @@ def server_file(folder: Path | None) -> Path | None:
     return folder / "server.yaml" if folder is not None and (folder / "server.yaml").is_file() else None
 
 
-def node_scenario(config: RunConfig, file: Path, client: int) -> Scenario:
-    """Return a scenario in which `client` holds the data that its `file` names, and all others hold nothing."""
+def node_scenario(config: RunConfig, file: Path, client: int) -> tuple[Scenario, bool]:
+    """Return a scenario in which `client` holds the data that its `file` names, and all others hold nothing; and
+    whether its test samples seem to repeat its training data, of which the log has counts."""
     described, splits = _read(config, file)
     seed = Streams(config.seed).key("own data", client=client)
     own, newcomers = described.build(seed, splits), config.scenario.last_newcomers()
-    _log_notes(file, [*own.notes[len(splits.notes) :], *leak_sentences(leak(own))])
+    alarms = leak_sentences(leak(own))
+    _log_notes(file, [*own.notes[len(splits.notes) :], *alarms])
     training = config.scenario.clients - newcomers
     scenario = _with_only_client(own, client, training)
     if not newcomers:
-        return scenario
+        return scenario, bool(alarms)
     ids = tuple(range(training, config.scenario.clients))
-    return replace(scenario, newcomers=_with_only_client(own, client - training, newcomers), newcomer_ids=ids)
+    scenario = replace(scenario, newcomers=_with_only_client(own, client - training, newcomers), newcomer_ids=ids)
+    return scenario, bool(alarms)
 
 
 def server_data(config: RunConfig, file: Path) -> Dataset:

@@ -157,7 +157,8 @@ class RemoteEngine(Engine):
             f"test samples repeat training data, as those of one person do, at clients {client_list(leaking)}; their "
             "logs have counts, and `group` in a node's data file keeps persons together"
         )
-        return [Diagnostic("flower.leaks", text, float(len(leaking)))] * bool(leaking) + [
+        leaks = [Diagnostic("flower.leaks", text, float(len(leaking)))] if leaking else []
+        return leaks + [
             Diagnostic(f"flower.absent/{client}", f"client {client} never took part: {reason}", float(client))
             for client, reason in reasons.items()
         ]
