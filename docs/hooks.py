@@ -7,6 +7,7 @@ dollars: `pymdownx.arithmatex` finds it, and `latex2mathml` turns it into MathML
 from __future__ import annotations
 
 import html
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -74,10 +75,23 @@ def _key_table(kind: str, keys: list[ConfigKey]) -> str:
     return "\n".join(lines)
 
 
+def models() -> str:
+    """Return the description of every built-in model and of its options, in Markdown."""
+    from fedloom.nets import MODELS
+    from fedloom.nets.blocks import model_options
+
+    blocks = []
+    for name, model in MODELS:
+        options = [f"- `{key}`: {field.description}" for key, field in model_options(name).items()]
+        blocks += [f"### `{name}`", inspect.cleandoc(model.__doc__ or ""), "\n".join(options)]
+    return "\n\n".join(filter(None, blocks))
+
+
 _GENERATED = {
     "config keys": key_tables,
     "known mistakes": method_lists.known_mistakes,
     "methods": method_lists.overview,
+    "models": models,
     "needs": method_lists.needs,
     "reported facts": privacy_tables.reported_facts_table,
     "uploads": privacy_tables.methods_table,

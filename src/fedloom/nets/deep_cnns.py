@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from fedloom.nets.blocks import HeadBias, conv_bn, dense, image_shape
 from fedloom.nets.net import MODELS, Net
-from fedloom.nets.small_cnns import MAPPING
 
 
 class BasicBlock(nn.Module):
@@ -30,11 +29,13 @@ class BasicBlock(nn.Module):
 
 class ResNet(Net):
     """conv3x3 (c -> 64) BN ReLU, stages of basic blocks (the first at full size), global average [FC ...] | head.
-    `widths`, `blocks`: of the stages. `conv_bias`. `mapping`: the linear layers before the head."""
+    `widths`, `blocks`: of the stages. `conv_bias`. `kaiming_normal`: convolutions are drawn from N(0, sqrt(2 / (k^2
+    out))) in place of torch's default. `mapping`: the linear layers before the head."""
 
     widths: ClassVar[tuple[int, ...]]
     blocks: ClassVar[int] = 1
     conv_bias: ClassVar[bool] = False
+    kaiming_normal: ClassVar[bool] = False
     mapping: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: HeadBias = True) -> None:
@@ -55,6 +56,9 @@ class ResNet(Net):
         widths = [in_channels, *self.mapping]
         self.fc = dense(widths, last_relu=False)
         self.head = nn.Linear(widths[-1], num_classes, bias=head_bias)
+        for module in self.modules() if self.kaiming_normal else ():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, x: Tensor) -> Tensor:
         x = self.stages(self.stem(x).relu())
@@ -69,43 +73,6 @@ class ResNet(Net):
             activations.append(cast(BasicBlock, last_block).before_relu(x))
         z: Tensor = self.fc(activations[-1].relu().mean((2, 3)))
         return tuple(activations), z
-
-
-@MODELS.register("resnet8")
-class ResNet8(ResNet):
-    """ResNet-8 of FedSKC for CIFAR: three stages of one basic block (64, 128, 256), 256 features (non-negative).
-
-    At 3x32x32 and C = 10: 1,227,594 parameters. Layers and initialisation (convolutions N(0, sqrt(2 / (k^2 out))))
-    from the released code. Its 8x8 average pooling is a global one here: equal at 32x32, and any size works."""
-
-    widths = (64, 128, 256)
-
-    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: HeadBias = True) -> None:
-        super().__init__(input_shape=input_shape, num_classes=num_classes, head_bias=head_bias)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-
-@MODELS.register("resnet10")
-class ResNet10(ResNet):
-    """ResNet-10 of FedSC for CIFAR: four stages of one basic block (64 to 512), 512 features (non-negative).
-
-    At 3x32x32 and C = 10: 4,903,242 parameters. Layers from the released code, torch's default initialisation."""
-
-    widths = (64, 128, 256, 512)
-
-
-@MODELS.register("resnet18-cifar")
-class ResNet18Cifar(ResNet):
-    """ResNet-18 of FedDW for CIFAR-100: four stages of two basic blocks (64 to 512), then FC 256 ReLU, FC 128.
-
-    128 features without a last ReLU. At 3x32x32 and C = 100: 11,350,656 parameters with FedDW's bias-free head
-    (`head_bias=False`), 11,350,756 with a bias. Convolutions have biases, as in the released code. The common
-    ResNet-18 for CIFAR (11,173,962 parameters at C = 10) has neither these biases nor the two linear layers."""
-
-    widths, mapping = (64, 128, 256, 512), MAPPING
-    blocks, conv_bias = 2, True
 
 
 class InvertedResidual(nn.Module):
@@ -162,30 +129,7 @@ class MobileNetV2(Net):
         return cast(Tensor, self.fc(self.body(x).mean((2, 3))))
 
 
-@MODELS.register("mobilenetv2-half")
-class MobileNetV2Half(MobileNetV2):
-    """MobileNetV2 at half width, of FedDW's Table II (CIFAR-100, there called MobileNet): 128 features.
-
-    Last convolution 640, FC 256 ReLU, FC 128 | head 128 -> C. At 3x32x32 and C = 100: 807,560 parameters with FedDW's
-    bias-free head (`head_bias=False`), 807,660 with a bias. From the released code (the paper cites MobileNet V1):
-    ReLU instead of ReLU6, projected shortcuts. Its 4x4 average pooling is a global one here (equal at 32x32)."""
-
-    stages = ((1, 8, 1, 1), (6, 12, 2, 1), (6, 16, 3, 2), (6, 32, 4, 2), (6, 48, 3, 1), (6, 80, 3, 2), (6, 160, 1, 1))
-    last_width, original, mapping = 640, False, MAPPING
-
-
-@MODELS.register("mobilenetv2-512")
-class MobileNetV2Last512(MobileNetV2):
-    """MobileNetV2 with 512 features, of FedSC for TinyImageNet (64x64).
-
-    The original (Sandler et al. 2018, layers as in torchvision) with a last convolution of 512 instead of 1280, a
-    stem of stride 1, and no dropout | head 512 -> C. At 3x64x64 and C = 200: 2,079,176 parameters. The paper gives
-    only the name and d = 512, and the released code has no such net: the three changes are our choice."""
-
-    stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
-    last_width, original = 512, True
-
-
+MAPPING = (256, 128)  # of FedDW
 GROUPS, STEM, STAGES = 2, 24, ((200, 4), (400, 8), (800, 4))
 
 

@@ -47,20 +47,6 @@ class MLP(Net):
         return cast(Tensor, self.fc(x.flatten(1)))
 
 
-@MODELS.register("mlp-128")
-class MLP128(MLP):
-    """Multi-layer perceptron 784-128-10: one hidden layer of 128. At 1x28x28 and C = 10: 101,770 parameters."""
-
-    default_hidden = (128,)
-
-
-@MODELS.register("logistic")
-class Logistic(MLP):
-    """Logistic regression: the head alone, features are the flattened input. At 1x28x28, C = 10: 7,850 parameters."""
-
-    default_hidden = ()
-
-
 Vocabulary = Annotated[int, Field(description="Number of token ids, from 0 on.", examples=[20_000])]
 
 

@@ -45,110 +45,6 @@ class TwoConvNet(Net):
         return cast(Tensor, self.fc(x.flatten(1)))
 
 
-@MODELS.register("emnist-cnn")
-class EmnistCNN(TwoConvNet):
-    """FedSKC's CNN for EMNIST: two 5x5 convolutions, 512 features, no batch norm.
-
-    conv5x5 (c -> 32) ReLU pool2, conv5x5 (32 -> 64) ReLU pool2, FC 512 ReLU | head 512 -> C.
-    At 1x28x28 and C = 47: 601,007 parameters. The paper (Sec. IV-A) says only "multi-layers CNN" and the released
-    code has none: layers and widths, without padding, are our choice."""
-
-    widths, hidden = (32, 64), (512,)
-
-
-MAPPING = (256, 128)
-
-
-# FedDW (Liu et al. 2024, arXiv 2412.04521, Sec. V-A; layers from the released models.py). All end in the paper's
-# "mapping layers" FC 256 ReLU, FC 128 *without* ReLU, so that features may be negative (d = 128), and the
-# "classification layer", bias-free under FedDW (`head_bias=False`) and an ordinary one for its baselines.
-
-
-@MODELS.register("feddw-mnist-cnn")
-class FedDWMnistCNN(TwoConvNet):
-    """FedDW's CNN for MNIST: two 5x5 convolutions, dropout, 128 features without a last ReLU.
-
-    conv5x5 (c -> 10) pool2 ReLU, conv5x5 (10 -> 20) dropout 0.5 pool2 ReLU, FC 256 ReLU, FC 128 | head 128 -> C.
-    At 1x28x28 and C = 10: 121,632 parameters with the bias-free head, 121,642 with a bias.
-    The paper names neither the pooling nor the dropout: both are the released code's."""
-
-    widths, hidden, last_relu = (10, 20), MAPPING, False
-    dropout = 0.5
-
-
-@MODELS.register("feddw-cifar-cnn")
-class FedDWCifarCNN(TwoConvNet):
-    """FedDW's CNN for CIFAR-10: two 5x5 convolutions, 128 features without a last ReLU.
-
-    conv5x5 (c -> 6) ReLU pool2, conv5x5 (6 -> 16) ReLU pool2, FC 256 ReLU, FC 128 | head 128 -> C.
-    At 3x32x32 and C = 10: 139,704 parameters with the bias-free head, 139,714 with a bias."""
-
-    widths, hidden, last_relu = (6, 16), MAPPING, False
-
-
-@MODELS.register("feddw-fashion-cnn")
-class FedDWFashionCNN(TwoConvNet):
-    """FedDW's CNN for Fashion-MNIST (its Fig. 4 only): two 5x5 convolutions with batch norm, 128 features.
-
-    conv5x5 (c -> 16, padded) BN ReLU pool2, conv5x5 (16 -> 32, padded) BN ReLU pool2, FC 256 ReLU, FC 128 |
-    head 128 -> C. At 1x28x28 and C = 10: 449,184 parameters with the bias-free head, 449,194 with a bias.
-    Layers from the released code; the paper does not describe this net."""
-
-    widths, hidden, last_relu = (16, 32), MAPPING, False
-    padding, conv_norm = 2, True
-
-
-# The five heterogeneous CNNs of FedSSA (Yi et al., IJCAI 2024, Table 3), also used by FedProto-style comparisons:
-# conv5x5 (c -> 16) ReLU pool2, conv5x5 (16 -> m) ReLU pool2, FC w ReLU, FC 500 ReLU | head 500 -> C. All share d = 500,
-# so that header rows of different clients can be averaged; only m and w differ. The paper assigns CNN-(k mod 5 + 1) to
-# client k (`loaded_net.py`). Sizes in the docstrings are parameters x 4 bytes / 2^20 at C = 10.
-
-
-@MODELS.register("fedssa-cnn1")
-class FedSSACNN1(TwoConvNet):
-    """CNN-1 of FedSSA, and the net of its homogeneous runs: m = 32 maps, FC 2000, FC 500.
-
-    At 3x32x32: 2,621,558 parameters with C = 10 (10.00 MiB, as printed), 2,666,648 with C = 100."""
-
-    widths, hidden = (16, 32), (2000, 500)
-
-
-@MODELS.register("fedssa-cnn2")
-class FedSSACNN2(TwoConvNet):
-    """CNN-2 of FedSSA: m = 16 maps, FC 2000, FC 500.
-
-    At 3x32x32: 1,815,142 parameters with C = 10 (6.92 MiB, as printed), 1,860,232 with C = 100."""
-
-    widths, hidden = (16, 16), (2000, 500)
-
-
-@MODELS.register("fedssa-cnn3")
-class FedSSACNN3(TwoConvNet):
-    """CNN-3 of FedSSA: m = 32 maps, FC 1000, FC 500.
-
-    At 3x32x32: 1,320,558 parameters with C = 10 (5.04 MiB, as printed), 1,365,648 with C = 100."""
-
-    widths, hidden = (16, 32), (1000, 500)
-
-
-@MODELS.register("fedssa-cnn4")
-class FedSSACNN4(TwoConvNet):
-    """CNN-4 of FedSSA: m = 32 maps, FC 800, FC 500.
-
-    At 3x32x32: 1,060,358 parameters with C = 10 (4.04 MiB, printed as 3.81), 1,105,448 with C = 100."""
-
-    widths, hidden = (16, 32), (800, 500)
-
-
-@MODELS.register("fedssa-cnn5")
-class FedSSACNN5(TwoConvNet):
-    """CNN-5 of FedSSA, and the small model of FML and FedKD there: m = 32 maps, FC 500, FC 500.
-
-    At 3x32x32: 670,058 parameters with C = 10 (2.56 MiB, printed as 2.55), 715,148 with C = 100."""
-
-    widths, hidden = (16, 32), (500, 500)
-
-
 @MODELS.register("digits-cnn")
 class DigitsCNN(Net):
     """Small CNN for 8x8 images: two 3x3 convolutions, one pooling, 64 features.
@@ -202,14 +98,6 @@ class LeNet5(Net):
         return cast(Tensor, self.fc2(x).relu())
 
 
-@MODELS.register("lenet5-bn")
-class LeNet5BN(LeNet5):
-    """LeNet-5 with batch norm after both convolutions (before the ReLU): 61,750 parameters at 1x28x28, C = 10."""
-
-    batch_norm = True
-    channels_last = False  # which is 3 % slower here: batch norm of 6 channels
-
-
 @MODELS.register("conv4")
 class Conv4(Net):
     """Conv-4 (Snell et al. 2017, ProtoNet), for the FC100 runs of FedSKC and FedSC: four 3x3 convolutions of 64 maps.
@@ -229,30 +117,9 @@ class Conv4(Net):
         return cast(Tensor, self.body(x).flatten(1))
 
 
-# Fed-CO2 (Cai et al., NeurIPS 2023, App. B; layers from the released code), two of the nets from FedBN. Label skew: a
-# LeNet-like ConvNet, with batch norm for FedBN and Fed-CO2, without for the others. Feature skew: FedBN's ConvNet for
-# Digits and its AlexNet with batch norm; their *classifier*, which Fed-CO2 sends around whole, is the block of the last
-# three linear layers.
-
-
-@MODELS.register("fedco2-cnn")
-class FedCO2CNN(TwoConvNet):
-    """Fed-CO2's ConvNet for label skew on CIFAR, without batch norm: 84 features.
-
-    conv5x5 (c -> 16) ReLU pool2, conv5x5 (16 -> 32) ReLU pool2, FC 120 ReLU, FC 84 ReLU | head 84 -> C.
-    At 3x32x32: 121,182 parameters with C = 10, 128,832 with C = 100."""
-
-    widths, hidden = (16, 32), (120, 84)
-
-
-@MODELS.register("fedco2-cnn-bn")
-class FedCO2CNNBN(FedCO2CNN):
-    """Fed-CO2's ConvNet for label skew with batch norm after every layer but the last: for FedBN and Fed-CO2.
-
-    As fedco2-cnn with BN between each linear map and its ReLU. At 3x32x32 and C = 10: 121,686 parameters (504 of BN).
-    """
-
-    conv_norm = hidden_norm = True
+# Fed-CO2 (Cai et al., NeurIPS 2023, App. B; layers from the released code) takes two nets of FedBN for feature skew,
+# its ConvNet for Digits and its AlexNet with batch norm. Their *classifier*, which Fed-CO2 sends around whole, is the
+# block of the last three linear layers.
 
 
 class BlockNet(Net):
