@@ -53,6 +53,24 @@ def test_a_page_for_people(board, tmp_path, capsys):
     ]
 
 
+def test_a_failed_start_and_what_a_client_does_are_named(board, tmp_path, capsys):
+    board.set_scores(0, {"cosine": -0.5, "outlier": True})
+    board.set_progress(1, "training", 0.5, "epoch 1 of 2", bytes_down=2_000_000)
+    board.set_wait("tests of round 2", [1], 600.0)
+    failure = {"error": "client 1 failed", "traceback": "in train\n  ZeroDivisionError: \x1b[2J", "exit_code": 1}
+    (tmp_path / "run" / "flower-failed.json").write_text(json.dumps(failure))
+    _, out, _ = call(capsys, "flower", "status", str(tmp_path / "run"))
+    assert "flower-failed.json: client 1 failed; ZeroDivisionError: \\x1b[2J" in out
+    words = " ".join(out.split())
+    assert "stands out, cosine -0.5" in words
+    assert "training 50 %, epoch 1 of 2, for 0 s" in words
+    assert "2.00 MB" in words
+    (tmp_path / "run" / "flower-status.json").unlink()
+    code, _, err = call(capsys, "flower", "status", str(tmp_path / "run"))
+    assert code == 2
+    assert "the run failed before it began: client 1 failed" in err
+
+
 def test_json_for_machines(board, tmp_path, capsys):
     code, out, _ = call(capsys, "flower", "status", str(tmp_path / "run"), "--json")
     told = json.loads(out)

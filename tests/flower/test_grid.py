@@ -138,8 +138,8 @@ def test_the_server_app_leaves_a_report_or_what_ended_it(app_of, tmp_path, monke
     from flwr.app import Context, RecordDict
 
     from fedloom.core.errors import ClientError
-    from fedloom.flower.apps import FAILED, server_app
-    from fedloom.flower.status import read_status
+    from fedloom.flower.apps import server_app
+    from fedloom.flower.status import Failure, read_status
     from local_grid import local_grid
 
     config = config_of(rounds=1, evaluation={"every": 1})
@@ -156,7 +156,7 @@ def test_the_server_app_leaves_a_report_or_what_ended_it(app_of, tmp_path, monke
     answer = app_of(config)  # nodes that have not trained yet
     with pytest.raises(ClientError):
         server(local_grid(answer, range(4)), context(tmp_path / "other"))
-    told = json.loads((tmp_path / "other" / FAILED).read_text())
+    told = json.loads((tmp_path / "other" / Failure.FILE).read_text())
     assert told["exit_code"] == 1
     assert "NoneType" in told["traceback"]
 

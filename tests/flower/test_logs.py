@@ -7,9 +7,10 @@ from datetime import UTC, timedelta, timezone
 
 import pytest
 
-from fedloom.flower import status as logs
+from fedloom.flower import logs
+from fedloom.flower.logs import as_json_line, log_sentence
 from fedloom.flower.server import serve
-from fedloom.flower.status import as_json_line, log_sentence
+from fedloom.flower.status import LOGGER
 from fedloom.flower.wire import Message
 from flower_world import DEALT, Faulty, config_of, forged
 
@@ -18,14 +19,14 @@ from flower_world import DEALT, Faulty, config_of, forged
 def lines(monkeypatch):
     """What was logged since, as JSON."""
     stream = io.StringIO()
-    monkeypatch.setattr(logs.LOGGER, "handlers", [])
+    monkeypatch.setattr(LOGGER, "handlers", [])
     monkeypatch.setattr("sys.stdout", stream)
-    before = logs.LOGGER.level, logs.LOGGER.propagate
+    before = LOGGER.level, LOGGER.propagate
     logs.to_stdout()
     logs.to_stdout()  # a second app in one process prints nothing twice
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    logs.LOGGER.setLevel(before[0])
-    logs.LOGGER.propagate = before[1]
+    LOGGER.setLevel(before[0])
+    LOGGER.propagate = before[1]
 
 
 def test_a_run_is_told_line_by_line(nodes_of, lines, tmp_path):
@@ -51,7 +52,7 @@ def test_a_run_is_told_line_by_line(nodes_of, lines, tmp_path):
 
 def test_a_line_is_one_line_of_json_whatever_it_tells(lines):
     logs.log("note", {"run": "ab", "client": None, "loss": float("nan")}, 'two\n"lines" %s')
-    logs.LOGGER.warning("from %s", "elsewhere")
+    LOGGER.warning("from %s", "elsewhere")
     first, second = lines()
     assert (first["text"], first["loss"], "client" in first) == ('two\n"lines" %s', None, False)
     assert (second["text"], second["level"]) == ("from elsewhere", "warning")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.flower.apps import FAILED
 from fedloom.flower.findings import require_free
 from fedloom.flower.node_registry import FederationError
+from fedloom.flower.status import Failure
 from fedloom.flower.up import ChildProcesses, collect_result, family, free_ports, without_proxy
 
 PARENT = """
@@ -95,7 +95,7 @@ def test_a_log_that_is_a_link_is_not_written(processes, tmp_path):
 
 @pytest.mark.parametrize("told", ["", "Traceback: in the hospital"])
 def test_what_ended_a_run_comes_back_with_its_code_and_traceback(told, processes, tmp_path):
-    (tmp_path / FAILED).write_text(json.dumps({"error": "client 1 failed", "traceback": told, "exit_code": 1}))
+    (tmp_path / Failure.FILE).write_text(json.dumps({"error": "client 1 failed", "traceback": told, "exit_code": 1}))
     with pytest.raises(FederationError, match="client 1 failed") as caught:
         collect_result(tmp_path, processes)
     assert caught.value.exit_code == 1

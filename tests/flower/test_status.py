@@ -1,6 +1,7 @@
 """What a federation's server writes about itself while it runs, waits, ends and fails; and Prometheus' view of it."""
 
 import errno
+import itertools
 import json
 import socket
 import sys
@@ -12,9 +13,11 @@ from fedloom.core.errors import ConfigError, FedloomError, RunFolderError
 from fedloom.flower import status
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
-from fedloom.flower.status import LogRecord, NodeStatus, Status, StatusWriter, read_status, serve_metrics
+from fedloom.flower.status import LogRecord, NodeStatus, Status, StatusWriter, read_status
 from fedloom.flower.up import free_ports
+from fedloom.flower.watch import serve_metrics
 from fedloom.flower.wire import Message
+from fedloom.runs.storage.log import new_row
 from flower_world import Faulty, Notes, config_of, forged
 
 
@@ -131,6 +134,70 @@ def test_words_on_waiting_are_no_error(tmp_path):
     assert (now.failures, now.last_error.client) == (1, 0)
 
 
+def test_rounds_and_clients_have_their_tests_seconds_and_uploads(nodes_of, tmp_path):
+    config = config_of(evaluation={"protocol": "personal/local"}, method="local")
+    result = serve(config, Faulty(nodes_of(config)), out=tmp_path / "run")
+    now = read_status(tmp_path / "run")
+    assert [(entry.round, entry.uploads) for entry in now.history] == [(1, 4), (2, 4), (3, 4)]
+    assert [entry.value for entry in now.history] == result.curve("accuracy", "test")[1]
+    assert all(entry.seconds > 0 for entry in now.history)
+    assert all(0 <= node.value <= 1 for node in now.nodes)
+    assert now.spread.startswith("accuracy % of 4 clients: lowest ")
+
+
+def test_progress_is_written_at_most_once_a_second_and_cleared(tmp_path):
+    clock = [100.0]
+    board = StatusWriter(config_of(), tmp_path, clock=lambda: clock[0])
+    board.begin("ab", 0)
+    board.set_nodes([NodeStatus(client=0, node="7", online=True, samples=3)])
+    board.set_progress(0, "downloading", 0.1, bytes_down=10)  # within the second of the last write
+    assert read_status(tmp_path).nodes[0].progress is None
+    clock[0] = 102.0
+    board.set_progress(0, "downloading", 0.2, bytes_down=20)
+    clock[0] = 104.0
+    board.set_progress(0, "downloading", 0.2, bytes_down=20)  # it does not move
+    assert read_status(tmp_path).written == 102.0
+    clock[0] = 120.0
+    assert board.named([0, 3]) == "0 (downloading 20 %, for 20 s, unchanged for 18 s), 3"
+    board.set_progress(0, "training\x1b[2J" + 100 * "x", float("nan"), "epoch 1 of 2")
+    now = read_status(tmp_path).nodes[0]
+    assert (now.progress.fraction, now.progress.since, len(now.progress.phase)) == (None, 120.0, 80)
+    assert "\x1b" not in now.progress.phase
+    board.set_progress(0, "uploading", 0.5, bytes_up=5, bytes_down=20)
+    clock[0] = 122.0
+    board.clear_progress(0)
+    now = read_status(tmp_path).nodes[0]
+    assert (now.progress, now.bytes_up, now.bytes_down) == (None, 5, 20)
+
+
+def test_scores_stay_when_the_nodes_are_set_again(tmp_path):
+    board = StatusWriter(config_of(), tmp_path, clock=itertools.count(0.0, 2.0).__next__)
+    board.begin("ab", 0)
+    board.set_nodes([NodeStatus(client=0, node="7", online=True, samples=3)])
+    board.set_scores(0, {"cosine": -0.98, "length": float("inf"), "outlier": True})
+    board.set_nodes([NodeStatus(client=0, node="8", online=False, samples=3)])
+    now = read_status(tmp_path).nodes[0]
+    assert (now.node, now.scores, now.outlier) == ("8", {"cosine": -0.98, "length": None}, True)
+
+
+def test_a_long_run_keeps_a_bounded_history(tmp_path):
+    board = StatusWriter(config_of(), None)
+    for round_ in range(1, 2001):
+        board.on_round(config_of(), round_, [new_row(round_, "participants", 3.0)])
+    rounds = [entry.round for entry in board.status.history]
+    assert len(rounds) <= 500
+    assert rounds == sorted(rounds)
+    assert rounds[0] == 1
+    assert rounds[-100:] == [*range(1901, 2001)]
+
+
+def test_a_status_of_the_version_before_can_be_read(tmp_path):
+    text = {"version": 2, "run": "ab", "method": "fedavg", "started": 1.0, "written": 2.0, "rounds": 3}
+    node = {"client": 0, "node": "7", "online": True, "samples": 3, "round": 1}
+    (tmp_path / "flower-status.json").write_text(json.dumps(text | {"nodes": [node]}))
+    assert read_status(tmp_path).nodes[0].progress is None
+
+
 def test_no_status_and_a_damaged_one_are_named(tmp_path):
     with pytest.raises(RunFolderError, match="name the folder of a run over Flower"):
         read_status(tmp_path)
@@ -154,6 +221,10 @@ def test_a_scrape_tells_how_the_run_is_now(board, tmp_path):
     try:
         board.set_nodes([NodeStatus(client=k, node=f"{7 + k}", online=not k, samples=3) for k in (0, 1)])
         board.set_wait("uploads of round 2", [1], 60.0)
+        board.set_progress(1, "training", 0.25)
+        board.set_scores(1, {"outlier": True})
+        board.clear_wait()
+        board.set_wait("uploads of round 2", [1], 60.0)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
             text = reply.read().decode()
     finally:
@@ -166,6 +237,15 @@ def test_a_scrape_tells_how_the_run_is_now(board, tmp_path):
     }
     assert (found["fedloom_round"], found["fedloom_rounds"], found["fedloom_nodes"]) == (1, 3, 1)
     assert (found["fedloom_waiting_clients"], found["fedloom_refused"], found["fedloom_failed"]) == (1, 0, 0)
+    of_clients = {
+        (family.name, sample.labels["client"]): sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+        if "client" in sample.labels
+    }
+    assert of_clients["fedloom_client_progress_ratio", "1"] == 0.25
+    assert ("fedloom_client_progress_ratio", "0") not in of_clients
+    assert (of_clients["fedloom_client_outlier", "0"], of_clients["fedloom_client_outlier", "1"]) == (0, 1)
     with socket.socket() as one:
         assert one.connect_ex(("127.0.0.1", port)) != 0
 

@@ -14,7 +14,7 @@ from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedloom.flower.findings import Finding
-    from fedloom.flower.status import Status
+    from fedloom.flower.status import Failure, Status
     from fedloom.runs.config.run_config import RunConfig
     from fedloom.runs.storage.run_data import RunData
 
@@ -27,6 +27,7 @@ Run = Annotated[Path, typer.Argument(help="The run's folder on the server.")]
 Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients; short for scenario.clients=...")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Use neither TLS nor node keys.")]
 _WATCH_SECONDS = 2.0
+_ROUNDS = 5  # the last ones, in the output of `status`
 
 
 @group.command()
@@ -39,19 +40,21 @@ def status(
     as_json: shared.AsJson = False,
 ) -> None:
     """Show the state of a run over Flower: nodes, round, waits, bytes, refused uploads, last error. Works offline."""
-    from fedloom.flower.status import read_status
+    from fedloom.flower.status import Failure, read_status
     from fedloom.flower.up import expiring_certificates, folder_of
 
     console = console_of(False)
     while True:
-        snapshot, certificates = read_status(run), expiring_certificates(keys or folder_of(run) / "keys")
+        snapshot, failure = read_status(run), Failure.read(run)
+        certificates = expiring_certificates(keys or folder_of(run) / "keys")
         if as_json:
             age = round(time.time() - snapshot.written, 3)
-            shared.print_json(snapshot.model_dump() | {"age_seconds": age, "certificates": certificates})
+            facts = {"age_seconds": age, "certificates": certificates, "failure": failure and failure.model_dump()}
+            shared.print_json(snapshot.model_dump() | facts)
         else:
             if watch and console.is_terminal:
                 console.clear()
-            _print_status(snapshot, certificates)
+            _print_status(snapshot, certificates, failure)
         if not watch or snapshot.state != "running":
             return
         time.sleep(_WATCH_SECONDS)
@@ -64,7 +67,7 @@ def metrics(
     host: Annotated[str, typer.Option(help="The address to listen on; by default the loopback.")] = "127.0.0.1",
 ) -> None:
     """Serve the state of a run to Prometheus on a local port, until Ctrl-C."""
-    from fedloom.flower.status import serve_metrics
+    from fedloom.flower.watch import serve_metrics
 
     end = serve_metrics(run, port, host)
     shared.say(f"http://{host}:{port}/metrics; stop with Ctrl-C")
@@ -92,10 +95,11 @@ def admit(
     shared.say(f"client {client} of {run}: bound to {node_text}, from any disk")
 
 
-def _print_status(snapshot: "Status", certificates: list[str]) -> None:
+def _print_status(snapshot: "Status", certificates: list[str], failure: "Failure | None") -> None:
     from fedloom.cli.terminal import print_grid
     from fedloom.core.text import bytes_text
     from fedloom.flower.status import SILENT, client_list
+    from fedloom.flower.watch import failure_text, node_table, round_table
 
     line = shared.print_lines
     line(f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}")
@@ -103,20 +107,22 @@ def _print_status(snapshot: "Status", certificates: list[str]) -> None:
     age = time.time() - snapshot.written
     silence = ": the server has died, or a step takes long" if snapshot.state == "running" and age > SILENT else ""
     line(f"  last written {max(0.0, age):.0f} s ago, {_clock(snapshot.written)}{silence}")
+    if snapshot.phase:
+        line(f"  {snapshot.phase}, for {max(0.0, snapshot.written - snapshot.phase_since):.0f} s")
     if (wait := snapshot.wait) is not None:
         since, limit = (f"{max(0.0, t):.0f} s" for t in (snapshot.written - wait.since, wait.until - snapshot.written))
         line(f"  waits for {wait.purpose} of clients {client_list(wait.clients)}: since {since}, at most {limit} more")
     line(f"  payloads: up {bytes_text(snapshot.bytes_up)}, down {bytes_text(snapshot.bytes_down)}")
+    line(*[f"  {snapshot.spread}"] * bool(snapshot.spread))
     line(f"  refused: {snapshot.refused}; exceptions of clients: {snapshot.failures}")
     if (error := snapshot.last_error) is not None:
         line(f"  last error ({error.event}, {_clock(error.time)}): {error.text}")
     line(*(f"  {text}" for text in certificates))
-    if snapshot.nodes:
-        rows = [
-            (str(node.client), "yes" if node.online else "no", str(node.samples), str(node.round or ""), node.node)
-            for node in snapshot.nodes
-        ]
-        print_grid(console_of(False), ("client", "online", "samples", "last round", "node"), rows)
+    if failure is not None:
+        line(f"  {failure.FILE}: {failure_text(failure)}")
+    for columns, rows in (round_table(snapshot, _ROUNDS), node_table(snapshot, snapshot.written)):
+        if rows:
+            print_grid(console_of(False), columns, rows)
     line(*(f"  node {absence.node} is left out: {absence.reason}" for absence in snapshot.absent))
 
 
@@ -277,7 +283,7 @@ def up(
             result: RunData = run_in_process(parsed, out=out, states=states, data=data, **options)
         write_report([result], out / "report.html")
     else:
-        from fedloom.flower.status import as_json_line, log_sentence
+        from fedloom.flower.logs import as_json_line, log_sentence
         from fedloom.flower.up import up as run
 
         def show(line: str) -> None:

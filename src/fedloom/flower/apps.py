@@ -11,17 +11,16 @@ from typing import Any
 import yaml
 
 from fedloom._version import __version__
-from fedloom.core.errors import ClientError, ConfigError, FedloomError, printable
-from fedloom.core.files import json_text, private_umask, user_folder, write_atomic
+from fedloom.core.errors import ClientError, ConfigError, FedloomError, RunFolderError, printable
+from fedloom.core.files import private_umask, user_folder, write_atomic
+from fedloom.flower.logs import to_stdout
 from fedloom.flower.node import Node
 from fedloom.flower.server import serve
-from fedloom.flower.status import log, to_stdout
+from fedloom.flower.status import Failure, log
 from fedloom.flower.transport import GridTransport, from_content, require_flower, to_content
 from fedloom.flower.wire import ErrorReply, Message, MessageError, read
 from fedloom.results.report import write_report
 from fedloom.runs.config.run_config import RunConfig, load, parse
-
-FAILED = "flower-failed.json"
 
 
 def client_app(config: Path) -> Any:
@@ -78,7 +77,7 @@ def server_app(config: Path) -> Any:
     def main(grid: Any, context: Any) -> None:
         out = Path(str(context.run_config.get("out") or "runs/flower"))
         test, keys = context.run_config.get("test"), str(context.run_config.get("keys", ""))
-        (out / FAILED).unlink(missing_ok=True)
+        (out / Failure.FILE).unlink(missing_ok=True)
         try:
             tests = Path(str(test)) if test else None
             transport, folder = GridTransport(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
@@ -90,10 +89,10 @@ def server_app(config: Path) -> Any:
             is_user_error = isinstance(error, FedloomError) and not isinstance(error, ClientError)
             trace = "" if is_user_error else "".join(traceback.format_exception(cause))
             code = error.exit_code if isinstance(error, FedloomError) else 1
-            facts = {"error": str(error), "traceback": trace, "exit_code": code}
+            text, trace = printable(str(error)), printable(trace, keep_lines=True)
             try:
-                write_atomic(out / FAILED, json_text(facts), private=True)
-            except OSError:  # a full disk: the log is the only place left
+                Failure(error=text, traceback=trace, exit_code=code).write(out)
+            except RunFolderError:  # a full disk: the log is the only place left
                 log("ended", {}, str(error), logging.ERROR)
             raise
 

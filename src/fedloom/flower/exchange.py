@@ -137,7 +137,7 @@ class Exchange:
                 break
             if now - last_report >= _REPORT_SECONDS:
                 last_report = now
-                waiting = client_list(sorted([*unsent, *pending.values()]))
+                waiting = self._status.named(sorted([*unsent, *pending.values()]))
                 self._report(f"waiting for clients {waiting}, {seconds - (now - began):.0f} s more", "waiting", round_)
             time.sleep(self._transport.poll_seconds)
         self._last_body = {}, to_bytes({})  # large

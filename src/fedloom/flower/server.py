@@ -18,9 +18,10 @@ from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.checks import shares_too_large
 from fedloom.flower.exchange import facts_limit
 from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
+from fedloom.flower.logs import LogCallback
 from fedloom.flower.node_registry import NodeRegistry
 from fedloom.flower.remote import RemoteEngine
-from fedloom.flower.status import LogCallback, StatusWriter, client_list
+from fedloom.flower.status import StatusWriter, client_list
 from fedloom.flower.transport import Transport
 from fedloom.flower.wire import JoinRequest
 from fedloom.runs.callbacks import Callback

@@ -1,23 +1,21 @@
-"""The log of a federation, and the status and other small JSON files that its server keeps in the run's folder.
+"""The status and other small JSON files that a federation's server keeps in the run's folder, and the words of its log.
 The server replaces the status at every change, and every few seconds while it waits, so it tells when a server has
-died. The log goes to the logger `fedloom.flower`: sentences for people, with the attribute `facts` for programs.
-Flower's apps print both to stdout, as lines of JSON."""
+died."""
 
 import contextlib
 import logging
-import sys
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, tzinfo
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedloom.core.errors import ConfigError, RunFolderError, printable
-from fedloom.core.files import json_text, parse_json, read_file, write_atomic
-from fedloom.core.text import bytes_text, percent, seconds_text
-from fedloom.flower.findings import require_free
+from fedloom.core.errors import RunFolderError, printable
+from fedloom.core.files import read_file, write_atomic
+from fedloom.core.text import counted, number_text, with_unit
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.log import Row, main_protocol, of_protocol, total_over_rounds
@@ -25,7 +23,6 @@ from fedloom.runs.storage.run_data import RunData
 
 LOGGER = logging.getLogger("fedloom.flower")
 LOGGER.addHandler(logging.NullHandler())  # silent unless a handler is added
-_LOGGED_MEASURES = ("bytes_up", "bytes_down", "accuracy", "seconds_total")  # in the line of a round
 MAX_NAMED = 20  # clients in a sentence
 
 
@@ -42,21 +39,10 @@ class LogRecord(str):
         return record
 
 
-def client_list(clients: Sequence[int]) -> str:
+def client_list(clients: Sequence[int] | Sequence[str]) -> str:
     """Return client ids as text, at most twenty of them."""
     remainder = f" and {len(clients) - MAX_NAMED} more" if len(clients) > MAX_NAMED else ""
     return ", ".join(map(str, clients[:MAX_NAMED])) + remainder
-
-
-class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON: time (seconds since 1970), level, facts, and the text if any."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        facts: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
-        facts |= getattr(record, "facts", {})
-        if text := record.getMessage():
-            facts["text"] = text
-        return json_text(facts)
 
 
 def log(event: str, facts: Mapping[str, Any], text: str = "", level: int = logging.INFO) -> None:
@@ -65,90 +51,13 @@ def log(event: str, facts: Mapping[str, Any], text: str = "", level: int = loggi
     LOGGER.log(level, "%s", text, extra={"facts": {"event": event, **present}})
 
 
-def to_stdout() -> None:
-    """Print the log to stdout as lines of JSON; calling it again changes nothing."""
-    if not any(isinstance(handler.formatter, JsonFormatter) for handler in LOGGER.handlers):
-        handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(JsonFormatter())
-        LOGGER.addHandler(handler)
-        LOGGER.setLevel(logging.INFO)
-        LOGGER.propagate = False
-
-
-class LogCallback(Callback):
-    """Logs the events of a run, whose name among nodes is `run`."""
-
-    def __init__(self, run: str) -> None:
-        self._run = run
-
-    def on_start(self, config: RunConfig, first_round: int) -> None:
-        log("start", {"run": self._run, "round": first_round - 1, "rounds": config.rounds})
-
-    def on_note(self, config: RunConfig, note: str) -> None:
-        if isinstance(note, LogRecord):
-            log(note.event, {"run": self._run, "round": note.round, "client": note.client}, note, logging.WARNING)
-        else:
-            log("note", {"run": self._run}, note)
-
-    def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
-        of_main = of_protocol(rows, main_protocol(rows))
-        summary_rows = (row for row in of_main if row["client"] is None and row["split"] in ("system", "test"))
-        measures = {row["name"]: row["value"] for row in summary_rows if row["name"] in _LOGGED_MEASURES}
-        log("round", {"run": self._run, "round": round_, "rounds": config.rounds, **measures})
-
-    def on_end(self, config: RunConfig, result: RunData) -> None:
-        numbers = result.numbers
-        log("end", {"run": self._run, "round": numbers["rounds"], "accuracy": numbers["accuracy"]})
-
-
-def log_sentence(line: str, zone: tzinfo | None = None) -> str:
-    """Return a `line` of `JsonFormatter` as a sentence with a time in `zone` (None: local); other lines as they are.
-
-    >>> from datetime import UTC
-    >>> log_sentence('{"time": 0, "event": "round", "round": 2, "rounds": 9, "accuracy": 0.5, "bytes_up": 2000}', UTC)
-    '00:00:00 round 2 of 9: accuracy 50.0 %, 2.00 kB up'
-    """
-    try:
-        facts = parse_json(line)
-        clock = f"{datetime.fromtimestamp(facts['time'], zone):%H:%M:%S}"
-        return printable(f"{clock} {_sentence(facts)}")
-    except (ValueError, KeyError, TypeError, OverflowError, OSError):  # no line of the log
-        return printable(line)
-
-
-def as_json_line(line: str) -> str:
-    """Return a line of the log as it is, and any other line as a note in JSON."""
-    return line if line.startswith("{") else json_text({"event": "note", "text": line})
-
-
-def _sentence(facts: Mapping[str, Any]) -> str:
-    event, text = str(facts["event"]), str(facts.get("text", ""))
-    if event == "round":
-        return f"round {facts['round']} of {facts['rounds']}{_measures(facts)}"
-    if event == "start":
-        done = f"continues after round {facts['round']} of" if facts["round"] else "begins, with"
-        return f"run {facts['run']} {done} {facts['rounds']} rounds"
-    if event == "end":
-        return f"run {facts['run']} has finished round {facts['round']}, the last one{_measures(facts)}"
-    subjects = ", ".join(f"{name} {facts[name]}" for name in ("round", "client", "file") if facts.get(name) is not None)
-    warning = "note: " if event == "note" else f"{event}: "
-    return (f"{subjects}: " if subjects else "") + (f"{warning}{text}" if text else event)
-
-
-def _measures(facts: Mapping[str, Any]) -> str:
-    measures = []
-    if facts.get("accuracy") is not None:
-        measures.append(f"accuracy {percent(facts['accuracy'])} %")
-    for key, direction in (("bytes_up", "up"), ("bytes_down", "down")):
-        if facts.get(key) is not None:
-            measures.append(f"{bytes_text(facts[key])} {direction}")
-    if facts.get("seconds_total") is not None:
-        measures.append(f"in {seconds_text(facts['seconds_total'])}")
-    return f": {', '.join(measures)}" if measures else ""
-
-
 SILENT = 30.0  # seconds without a write after which a server may be dead
 _HEARTBEAT = 5.0  # seconds between two writes of a server that waits
+_PAUSE = 1.0  # seconds between two writes because of progress
+_STILL = 15.0  # seconds without a change after which progress says so
+_LONGEST = 80  # characters of a phase and its detail, which come from a node
+_MOST_ROUNDS = 500  # in the status
+_MOST_SIMULATED = 100  # clients with their own rows in the status of a simulation
 
 
 class Strict(BaseModel):
@@ -185,14 +94,52 @@ class Stored(Strict):
             raise RunFolderError(f"{out / self.FILE}: {why}") from error
 
 
+class Progress(Strict):
+    """The work of a client's node on its current request. fraction: of the phase, in [0, 1]. since, changed: when the
+    phase began and when it last moved, seconds since 1970. bytes_up, bytes_down: of the request's payloads so far."""
+
+    phase: str
+    fraction: float | None
+    detail: str
+    since: float
+    changed: float
+    bytes_up: int
+    bytes_down: int
+
+    def text(self, now: float) -> str:
+        """Return the progress in words: "training 43 %, epoch 2 of 5, for 12 s"."""
+        share = "" if self.fraction is None else f" {100 * self.fraction:.0f} %"
+        parts = [f"{self.phase}{share}", self.detail, f"for {max(0.0, now - self.since):.0f} s"]
+        if now - self.changed >= _STILL:
+            parts.append(f"unchanged for {now - self.changed:.0f} s")
+        return ", ".join(filter(None, parts))
+
+
 class NodeStatus(Strict):
-    """A client and its node. node: Flower's id, as text. round: the last one with a result of the client."""
+    """A client and its node. node: Flower's id, as text; empty if the client has not joined or is simulated. round: the
+    last one with a result of the client. value: the client's last test, in the status's metric. bytes_up, bytes_down:
+    of the payloads of finished requests. scores: how the client compares with the others; None is not a number."""
 
     client: int
     node: str
     online: bool
     samples: int
     round: int = 0
+    value: float | None = None
+    progress: Progress | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    scores: dict[str, float | None] = Field(default_factory=dict)
+    outlier: bool = False
+
+
+class RoundStatus(Strict):
+    """A finished round. value: its test, in the status's metric. uploads: how many the round used."""
+
+    round: int
+    seconds: float | None = None
+    value: float | None = None
+    uploads: int = 0
 
 
 class Absence(Strict):
@@ -223,18 +170,22 @@ class Trouble(Strict):
 
 
 class Status(Stored):
-    """The content of the status file. started, written: seconds since 1970. round: the last finished one. bytes: over
-    all finished rounds. absent: the first fifty. refused: uploads and tests. failures: exceptions of clients."""
+    """The content of the status file. started, written, phase_since: seconds since 1970. round: the last finished one.
+    bytes: over all finished rounds. absent: the first fifty. refused: uploads and tests. failures: exceptions of
+    clients. history: finished rounds; of a long run, only every second, fourth ... of the earlier ones. metric: that of
+    all values. spread: the last test, over clients, in words."""
 
     FILE = "flower-status.json"
     ADVICE = "it may be of another version of fedloom; the run writes it again"
 
-    version: Literal[2] = 2
+    version: Literal[2, 3] = 3
     run: str
     method: str
     state: Literal["running", "finished", "failed"] = "running"
     started: float
     written: float
+    phase: str = ""
+    phase_since: float = 0.0
     round: int = 0
     rounds: int
     nodes: list[NodeStatus] = Field(default_factory=list)
@@ -245,36 +196,58 @@ class Status(Stored):
     refused: int = 0
     failures: int = 0
     last_error: Trouble | None = None
+    metric: str = "accuracy"
+    spread: str = ""
+    history: list[RoundStatus] = Field(default_factory=list)
+
+
+class Failure(Stored):
+    """The error that ended a run; traceback: of an error in the work itself."""
+
+    FILE = "flower-failed.json"
+    ADVICE = "delete it, and repeat the command"
+
+    error: str
+    traceback: str
+    exit_code: int
 
 
 def read_status(run: Path) -> Status:
     """Read the status in a run's folder. Raises `RunFolderError` if there is none, or it is damaged."""
     status = Status.read(run)
     if status is None:
-        raise RunFolderError(f"{run / Status.FILE} is missing; name the folder of a run over Flower, on its server")
+        failure = Failure.read(run)
+        why = f"the run failed before it began: {failure.error}" if failure else "name the folder of a run over Flower"
+        raise RunFolderError(f"{run / Status.FILE} is missing; {why}{'' if failure else ', on its server'}")
     return status
 
 
 class StatusWriter(Callback):
-    """Writes the status of one run to its folder `out`; None writes nothing.
+    """Writes the status of one run to its folder `out`; None writes nothing, and `status` can be read in this process.
     Nothing is written before `begin`, so a server that cannot begin leaves the folder's status as it was."""
 
     def __init__(self, config: RunConfig, out: Path | None, clock: Callable[[], float] = time.time) -> None:
-        self._out, self._clock, self._begun = out, clock, False
-        now = clock()
-        self.status = Status(run="", method=config.method, rounds=config.rounds, started=now, written=now)
+        self._out, self._clock, self._begun, self._unwritten = out, clock, False, False
+        self._clients = dict[int, NodeStatus]()
+        now, metric = clock(), config.evaluation.criterion().name
+        self.status = Status(
+            run="", method=config.method, rounds=config.rounds, started=now, written=now, metric=metric
+        )
 
     def begin(self, name: str, round_: int) -> None:
         """Start writing. name: of the run among nodes. round_: rounds that were finished before."""
         self._begun, self.status.run, self.status.round = True, name, round_
+        self._set_phase("starting")
         self._write()
 
     def set_nodes(self, nodes: Sequence[NodeStatus], absent: Sequence[Absence] = ()) -> None:
         """Set the clients with their nodes, and the nodes that do not take part."""
-        rounds = {node.client: node.round for node in self.status.nodes}
-        current = [node.model_copy(update={"round": rounds.get(node.client, 0)}) for node in nodes]
-        if (current, [*absent]) != (self.status.nodes, self.status.absent):
-            self.status.nodes, self.status.absent = current, [*absent]
+        current = {client: status for client, status in self._clients.items() if not status.node}
+        for node in nodes:
+            facts = {"node": node.node, "online": node.online, "samples": node.samples}
+            current[node.client] = self._clients.get(node.client, node).model_copy(update=facts)
+        if current != self._clients or [*absent] != self.status.absent:
+            self._clients, self.status.absent = current, [*absent]
             self._write()
 
     def set_wait(self, purpose: str, clients: Sequence[int], seconds: float) -> None:
@@ -283,34 +256,77 @@ class StatusWriter(Callback):
         is_same_wait = before is not None and before.purpose == purpose
         since = before.since if before and is_same_wait else now
         self.status.wait = Wait(purpose=purpose, clients=sorted(clients), since=since, until=now + seconds)
-        if not is_same_wait or now - self.status.written >= _HEARTBEAT:
+        if not is_same_wait:
+            self._set_phase(f"waiting for {purpose}")
+        if not is_same_wait or now - self.status.written >= (_PAUSE if self._unwritten else _HEARTBEAT):
             self._write()
 
     def clear_wait(self) -> None:
         """Report that the wait has ended."""
         if self.status.wait is not None:
+            self._set_phase(f"computing after {self.status.wait.purpose}")
             self.status.wait = None
             self._write()
 
     def record_round(self, client: int, round_: int) -> None:
         """Report that a client's result of a round was accepted."""
-        # Not written at once: a round of thousands of clients would write the file as often.
-        for node in self.status.nodes:
-            if node.client == client:
-                node.round = round_
+        self._client(client).round, self._unwritten = round_, True
+
+    def set_progress(
+        self, client: int, phase: str, fraction: float | None, detail: str = "", bytes_up: int = 0, bytes_down: int = 0
+    ) -> None:
+        """Report the work of a client's node on its current request. phase: a word, such as "training". fraction: of
+        the phase, in [0, 1]. detail: "epoch 2 of 5". bytes_up, bytes_down: of the payloads of this request so far."""
+        status, now = self._client(client), self._clock()
+        # Words and numbers of a node, which may be anything.
+        phase, detail = printable(phase)[:_LONGEST], printable(detail)[:_LONGEST]
+        fraction = fraction if fraction is not None and 0.0 <= fraction <= 1.0 else None
+        before = status.progress if status.progress and status.progress.phase == phase else None
+        facts = {"fraction": fraction, "detail": detail, "bytes_up": bytes_up, "bytes_down": bytes_down}
+        if before is None or before != before.model_copy(update=facts):
+            times = {"since": before.since if before else now, "changed": now}
+            status.progress = Progress.model_validate({"phase": phase, **facts, **times})
+            self._write_soon()
+
+    def clear_progress(self, client: int) -> None:
+        """Report that a client's request has ended; its bytes are added to those of the client."""
+        status = self._client(client)
+        if (progress := status.progress) is not None:
+            status.bytes_up += progress.bytes_up
+            status.bytes_down += progress.bytes_down
+            status.progress = None
+            self._write_soon()
+
+    def set_scores(self, client: int, scores: Mapping[str, float | bool]) -> None:
+        """Report how a client compares with the others, by name; `outlier` says that it stands out."""
+        status = self._client(client)
+        status.outlier = bool(scores.get("outlier", False))
+        status.scores = {name: _finite(float(value)) for name, value in scores.items() if name != "outlier"}
+        self._write_soon()
+
+    def named(self, clients: Sequence[int]) -> str:
+        """Return client ids as text, at most twenty of them, each with its progress if that is known."""
+        now, known = self._clock(), {client: status.progress for client, status in self._clients.items()}
+        texts = (f"{client} ({of.text(now)})" if (of := known.get(client)) else f"{client}" for client in clients)
+        return client_list([*texts])
 
     def set_failed(self, error: BaseException) -> None:
         """Report that the run has ended without a result."""
         if self._begun:
-            self.status.state, self.status.wait = "failed", None
+            self._end("failed")
             with contextlib.suppress(RunFolderError):  # `error`, which ends the run, matters more, and may be the same
                 self._error("ended", str(error) or type(error).__name__, None, None)
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> None:
         self._add(rows)
 
+    def on_start(self, config: RunConfig, first_round: int) -> None:
+        self.status.round = first_round - 1
+        self._set_phase(f"round {first_round}")
+
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
         self.status.round = round_
+        self._set_phase(f"round {min(round_ + 1, config.rounds)}")
         self._add(rows)
         self._write()
 
@@ -321,71 +337,63 @@ class StatusWriter(Callback):
             self._error(note.event, str(note), note.round, note.client)
 
     def on_end(self, config: RunConfig, result: RunData) -> None:
-        self.status.state, self.status.wait = "finished", None
+        self._end("finished")
         self._write()
+
+    def _end(self, state: Literal["finished", "failed"]) -> None:
+        self.status.state, self.status.wait = state, None
+        self._set_phase("")
+        for status in self._clients.values():
+            status.progress = None
+
+    def _client(self, client: int) -> NodeStatus:
+        return self._clients.setdefault(client, NodeStatus(client=client, node="", online=False, samples=0))
+
+    def _set_phase(self, phase: str) -> None:
+        self.status.phase, self.status.phase_since = phase, self._clock()
 
     def _add(self, rows: Sequence[Row]) -> None:
         self.status.bytes_up += int(total_over_rounds(rows, "bytes_up"))
         self.status.bytes_down += int(total_over_rounds(rows, "bytes_down"))
+        measures, values = dict[int, dict[tuple[str, str], float]](), dict[int, float]()
+        test = "test", self.status.metric
+        for row in of_protocol(rows, main_protocol(rows)):
+            key = row["split"], row["name"]
+            if row["client"] is None:
+                measures.setdefault(row["round"], {})[key] = row["value"]
+            elif key == test and math.isfinite(row["value"]):
+                values[row["client"]] = row["value"]
+        history = self.status.history
+        for round_, of in measures.items():
+            uploads, seconds = int(of.get(("system", "participants"), 0)), of.get(("system", "seconds_total"))
+            history.append(RoundStatus(round=round_, seconds=seconds, value=_finite(of.get(test)), uploads=uploads))
+            if len(history) > _MOST_ROUNDS:
+                del history[1 : -_MOST_ROUNDS // 2 : 2]
+        for client, value in values.items():
+            if client in self._clients or len(values) <= _MOST_SIMULATED:
+                self._client(client).value = value
+        if values:
+            low, middle, high = (number_text(test[1], pick(values.values())) for pick in (min, median, max))
+            subject = f"{with_unit(test[1])} of {counted(len(values), 'client')}"
+            self.status.spread = f"{subject}: lowest {low}, median {middle}, highest {high}"
 
     def _error(self, event: str, text: str, round_: int | None, client: int | None) -> None:
+        text = printable(text)  # the name of a file may be no valid text
         self.status.last_error = Trouble(time=self._clock(), event=event, text=text, round=round_, client=client)
         self._write()
 
+    def _write_soon(self) -> None:
+        """Write now, unless the last write was less than a second ago; then the next call or wait does."""
+        self._unwritten = True
+        if self._clock() - self.status.written >= _PAUSE:
+            self._write()
+
     def _write(self) -> None:
-        self.status.written = self._clock()
+        self.status.written, self._unwritten = self._clock(), False
+        self.status.nodes = [self._clients[client] for client in sorted(self._clients)]
         if self._out is not None and self._begun:
             self.status.write(self._out)
 
 
-def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[], None]:
-    """Serve the status of a `run` to Prometheus at `host`:`port`; return a function that ends this."""
-    try:
-        from prometheus_client import CollectorRegistry, start_http_server
-    except ImportError:
-        raise ConfigError("prometheus-client is not installed; pip install 'fedloom[prometheus]'") from None
-    read_status(run)  # a wrong folder is an error now, and not at the first scrape
-    require_free(port, host)
-
-    class Collector:
-        def collect(self) -> Iterator[Any]:
-            return _metrics(run)
-
-    registry: Any = CollectorRegistry()
-    registry.register(Collector())
-    server, thread = start_http_server(port, host, registry)
-
-    def end() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return end
-
-
-def _metrics(run: Path) -> Iterator[Any]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    status = read_status(run)
-    wait = status.wait
-    gauges = {
-        "round": ("Last whole round", status.round),
-        "rounds": ("Rounds of the run", status.rounds),
-        "nodes": ("Clients whose nodes are online", sum(node.online for node in status.nodes)),
-        "waiting_clients": ("Clients that the server waits for", len(wait.clients) if wait else 0),
-        "waiting_since_seconds": ("When the wait began, seconds since 1970; 0: none", wait.since if wait else 0),
-        "written_seconds": ("When the status was written, seconds since 1970", status.written),
-        "failed": ("1 if the run ended without a result", int(status.state == "failed")),
-        "finished": ("1 if the run ended with one", int(status.state == "finished")),
-    }
-    counters = {
-        "upload_bytes": ("Bytes of payloads from clients", status.bytes_up),
-        "download_bytes": ("Bytes of payloads to clients", status.bytes_down),
-        "refused": ("Uploads and tests that were refused", status.refused),
-        "failures": ("Exceptions in clients' work", status.failures),
-    }
-    for kind, family in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
-        for name, (text, value) in family.items():
-            metric = kind(f"fedloom_{name}", text, labels=["run", "method"])
-            metric.add_metric([status.run, status.method], value)
-            yield metric
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

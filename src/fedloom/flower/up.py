@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedloom.core.errors import ConfigError, printable
-from fedloom.core.files import parse_json, private_folder, read_file, restrict_to_owner, write_atomic
-from fedloom.flower.apps import FAILED, export
+from fedloom.core.files import private_folder, restrict_to_owner, write_atomic
+from fedloom.flower.apps import export
 from fedloom.flower.exchange import RemoteError
 from fedloom.flower.findings import refuse_errors, require_free
 from fedloom.flower.node_data import count_nodes, node_file, server_file
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.preflight import check_server
+from fedloom.flower.status import Failure
 from fedloom.flower.transport import require_flower
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.run_data import RunData
@@ -285,13 +286,12 @@ def expiring_certificates(keys: Path, now: datetime | None = None) -> list[str]:
 
 def collect_result(out: Path, processes: ChildProcesses) -> RunData:
     """Return the result of a run that has ended. Raises the error that ended it."""
-    with contextlib.suppress(FileNotFoundError):
-        facts: dict[str, Any] = parse_json(read_file(out / FAILED))
-        error = FederationError(printable(str(facts["error"])))
-        error.exit_code = int(facts["exit_code"])
-        if facts["traceback"]:
+    if (failure := Failure.read(out)) is not None:
+        error = FederationError(printable(failure.error))
+        error.exit_code = failure.exit_code
+        if failure.traceback:
             error.__cause__ = RemoteError("where it happened:")
-            error.__cause__.add_note(printable(str(facts["traceback"]), keep_lines=True))
+            error.__cause__.add_note(printable(failure.traceback, keep_lines=True))
         raise error
     result = RunData.read(out)
     if result is None:
