@@ -16,7 +16,7 @@ from benchmarks.tables.studies import differences
 from benchmarks.tables.words import markdown, mean_accuracy
 from docs.method_pages import cell_text, own_methods, when_to_use
 from fedloom.methods.catalogue import Entry
-from fedloom.methods.contract.citation import SYMBOLS
+from fedloom.methods.contract.citation import traffic_symbols
 
 PLAIN = {"fedavg": "FedAvg", "local": "local training"}
 # By study and setting, its words in a sentence and its section on the results page.
@@ -43,7 +43,7 @@ def overview() -> str:
     for method in own_methods().values():
         told = method.facts()
         rows.append([f"[{method.title}]({method.name}.md)", *(cell_text(told[column]) for column in _OVERVIEW)])
-    symbols = markdown(("symbol", "counts"), [(name, cell_text(text)) for name, text in SYMBOLS.items()])
+    symbols = markdown(("symbol", "counts"), [(name, cell_text(text)) for name, text in traffic_symbols().items()])
     return f"{markdown(('method', *_OVERVIEW), rows)}\n\n{symbols}"
 
 

@@ -16,7 +16,7 @@ from benchmarks.code_elsewhere import READ
 from benchmarks.tables.words import markdown
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue import Entry, entries, set_by
-from fedloom.methods.contract.citation import SYMBOLS, Formula, formula
+from fedloom.methods.contract.citation import Formula, formula, traffic_symbols
 
 PAGES = Path(__file__).parent / "methods"
 SECTIONS = ("Equations", "Traffic", "Options", "Paper and code", "Warnings", "Measured", "When to use it", "Example")
@@ -170,7 +170,7 @@ def cell_text(text: str) -> str:
 
 def _legend(*formulas: Formula) -> str:
     symbols = dict.fromkeys(symbol for terms in formulas for symbol in terms)
-    return "; ".join(f"**{symbol}**: {SYMBOLS[symbol]}" for symbol in symbols)
+    return "; ".join(f"**{symbol}**: {traffic_symbols()[symbol]}" for symbol in symbols)
 
 
 def _values(values: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from fedloom.methods.catalogue import (
     set_by,
     wrappers_of,
 )
-from fedloom.methods.contract.citation import PAPERS, SYMBOLS, formula
+from fedloom.methods.contract.citation import PAPERS, formula, traffic_symbols
 from fedloom.methods.contract.method import PRESETS
 from fedloom.runs.config.run_config import parse
 from support import TinyBN, configured, world
@@ -36,7 +36,7 @@ def test_every_method_states_its_source_and_its_text_says_the_same(name):
     kind = METHODS.get(name)
     citation, text = kind.citation, " ".join(inspect.cleandoc(kind.__doc__).split())
     assert "citation" in vars(kind)
-    assert {*citation.down, *citation.up, *citation.state} <= SYMBOLS.keys()
+    assert {*citation.down, *citation.up, *citation.state} <= traffic_symbols().keys()
     assert set(citation.compared_in) <= PAPERS.keys()
     if citation.source:
         assert citation.published.split()[-1] in text

@@ -190,7 +190,7 @@ def _show_method(name: str, as_json: bool) -> None:
     from fedloom.evaluation.protocols import offered_protocols
     from fedloom.methods import METHODS
     from fedloom.methods.catalogue import entry, our_choices, set_by
-    from fedloom.methods.contract.citation import SYMBOLS
+    from fedloom.methods.contract.citation import traffic_symbols
 
     kind, description = METHODS.get(name), entry(name)
     text, choices = inspect.cleandoc(kind.__doc__ or ""), our_choices(kind)
@@ -204,7 +204,7 @@ def _show_method(name: str, as_json: bool) -> None:
     pairs = [(key, value) for key, value in description.facts().items() if value and key != "idea"]
     if citation:
         used = dict.fromkeys([*citation.down, *citation.up, *citation.state])
-        pairs += [(f"({symbol})", SYMBOLS[symbol]) for symbol in used]
+        pairs += [(f"({symbol})", traffic_symbols()[symbol]) for symbol in used]
         sources = [("source", citation.source), ("released code", citation.code or "none, or not read")]
         pairs = [pair for pair in sources if pair[1]] + pairs
     pairs.append(("protocols", f"{', '.join(offered)} (evaluation.protocols)"))

@@ -32,8 +32,6 @@ class APFL(fm.Method):
             ge=0,
         )
 
-    citation = fm.Citation("Deng et al., preprint 2020, arXiv 2003.13461", traffic=("P", "P", "P + Q"))
-
     def extra(self, net: fm.Net) -> nn.Module:
         module = nn.Module()
         module.alpha = nn.Parameter(torch.tensor(self.options.alpha))

@@ -28,7 +28,6 @@ class CCVR(fm.Method):
 
     spec = fm.Spec(requires=("linear_head",), features=True, single_because="it draws features of one class each")
     Options = Options
-    citation = fm.Citation("Luo et al., NeurIPS 2021, arXiv 2106.05001")
 
     def closing(self) -> fm.Method:
         return Calibration(self.options)

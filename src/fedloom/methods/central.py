@@ -15,7 +15,6 @@ class Central(fm.Method):
     """
 
     spec = fm.Spec(sends={}, pooled=True, labels="multi")
-    citation = fm.Citation("", traffic=("", "", ""))
 
     def select(self, server: fm.Record, count: int, ctx: fm.ServerContext) -> Sequence[int]:
         return [0]

@@ -36,16 +36,6 @@ class CFL(fm.Method):
 
     presets = {"paper": {"weights": "samples", "linkage": "single"}, "authors": {}, "sound": {}}
     settings = {"authors": fm.training(lr=0.1, momentum=0.9, decay=0.99)}
-    citation = fm.Citation(
-        "Sattler et al., TNNLS 2020, arXiv 1910.01991",
-        code="felisat/clustered-federated-learning at 23a1c38",
-        our_choice="The paper's own text was not at hand: the numbers are those of the released notebook, and the "
-        "means by samples and the linkage of `paper` are recalled. With partial participation a similarity is that of "
-        "the last round in which both took part, and a cluster waits until all pairs of its members are known. A "
-        "member that never took part stays with the first part.",
-        released_code="Complete linkage splits, which does not always make the greatest similarity across the split "
-        "least. Its call of scikit-learn names an argument that later versions lack.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         if "servermomentum" in self.wrappers:

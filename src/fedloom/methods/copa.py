@@ -33,10 +33,6 @@ class COPA(fm.Method):
             ge=0,
         )
 
-    citation = fm.Citation(
-        "Wu & Gong, ICCV 2021, 10.1109/ICCV48922.2021.00642", traffic=("P + foreign", "P", ""), compared_in=("fedco2",)
-    )
-
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         body, head = _parts(ctx.task.init, ctx.task)
         heads: fm.Record = {f"{_HEAD}{client}": head for client in range(ctx.task.clients)}

@@ -21,8 +21,6 @@ class Ditto(fm.Method):
         )
         personal_epochs: int = fm.option(1, "Passes that train the own model; 1, as in released code.", ge=0)
 
-    citation = fm.Citation("Li et al., ICML 2021, arXiv 2012.04221", traffic=("P", "P", "P"))
-
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         shared = {name.removeprefix("shared."): value for name, value in fm.get_tree(payload, "model").items()}

@@ -36,11 +36,6 @@ class FD(fm.Method):
         )
 
     presets = {"paper": {"outputs_from": "training"}, "authors": {"outputs_from": "training"}, "sound": {}}
-    citation = fm.Citation(
-        "Jeong et al., NeurIPS workshop 2018, arXiv 1811.11479",
-        traffic=("CC + mask", "CC + mask", "P"),
-        compared_in=("fedssa",),
-    )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         classes = ctx.task.num_classes

@@ -37,9 +37,3 @@ class Fed3R(OneShotHead):
 
     Options = Options
     head_round = RidgeHead
-    citation = fm.Citation(
-        "Fani et al., ICML 2024, arXiv 2406.01116",
-        our_choice="FedAvg trains the body, as no pre-trained weights come with the library. The formula and lambda "
-        "are those of FedCOF's repository, dipamgoswami/FedCOF at c2e9296; the authors' code was not read. A class "
-        "without samples is never named.",
-    )

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -17,11 +15,6 @@ class FedAdagrad(adaptive.FedOpt):
         server_lr: float = fm.option(0.1, "eta, the server's step.", gt=0)
         beta1: float = fm.option(0.0, "Share of the last direction in m; 0 in the paper.", ge=0, lt=1)
 
-    citation = replace(
-        adaptive.CITATION,
-        our_choice="eta is 0.1; the paper searches it for each task.",
-        released_code="The authors' runs start v at 0 (preset `authors`).",
-    )
     presets = {"paper": {}, "authors": {"v0": 0.0}, "sound": {}}
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from math import sqrt
 
 from torch import Tensor
@@ -20,12 +19,6 @@ class FedAdam(adaptive.FedOpt):
             False, "Multiply eta by sqrt(1 - beta2^t) / (1 - beta1^t) in round t, as Keras does."
         )
 
-    citation = replace(
-        adaptive.CITATION,
-        our_choice="eta is 0.01; the paper searches it for each task.",
-        released_code="The authors' runs took the Adam of Keras, which corrects the bias, with beta2 0.999 and v at 0 "
-        "(preset `authors`).",
-    )
     presets = {"paper": {}, "authors": {"beta2": 0.999, "v0": 0.0, "bias_correction": True}, "sound": {}}
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:

@@ -38,14 +38,6 @@ class FedALA(fm.Method):
         )
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"share": 1.0, "first": 1}}
-    citation = fm.Citation(
-        "Zhang et al., AAAI 2023, arXiv 2212.01197",
-        traffic=("P", "P", "P + Q"),
-        compared_in=("feddw",),
-        code="TsingZ0/FedALA at a7a9b21",
-        our_choice="`first` bounds the first mixing, which has no bound in the released code.",
-        released_code="All clients mix in every round, not only those that are drawn.",
-    )
 
     def extra(self, net: fm.Net) -> nn.Module:
         roles, mixing = net.roles(), nn.Module()

@@ -53,14 +53,6 @@ class FedAMP(fm.Method):
         "authors": {"weight": 1.0, "alpha": 1e4, "kernel": "exponential", "sigma": 1e6},
         "sound": {},
     }
-    citation = fm.Citation(
-        "Huang et al., AAAI 2021, arXiv 2007.03797",
-        traffic=("W", "W", "P"),
-        our_choice="The values of preset `paper` are recalled, not read again; the paper lowers alpha over the rounds, "
-        "here it is constant. sigma must fit squared distances, which grow with the network, so `sound` takes the "
-        "cosine kernel, whose weights sum to 1.",
-        released_code="No code of the authors is known. PFLlib's pull has no gradient, so its clients train alone.",
-    )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}

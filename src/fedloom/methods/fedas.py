@@ -38,16 +38,6 @@ class FedAS(fm.Method):
             "samples, averaged, as the Fisher information has them.",
         )
 
-    citation = fm.Citation(
-        "Yang, Huang, Ye, CVPR 2024",
-        traffic=("P", "P", "P"),
-        code="xiyuanyang45/FedAS at 1a4f5fd",
-        our_choice="Alignment takes the run's batch size and keeps the last batch of a pass. The server's weights are "
-        "tested as a global model as well. Traces that are not finite count as 0; if all are 0, samples weigh.",
-        released_code="All clients of a round align one shared body, each from where the last one left it. Batches of "
-        "alignment have 16 samples; incomplete ones are dropped, so smaller clients are never aligned.",
-    )
-
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {"model": ctx.task.init}
 

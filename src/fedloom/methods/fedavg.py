@@ -9,6 +9,3 @@ class FedAvg(fm.Method):
     """
 
     spec = fm.Spec(labels="multi")
-    citation = fm.Citation(
-        "McMahan et al., AISTATS 2017, arXiv 1602.05629", compared_in=("fedskc", "fedsc", "feddw", "fedco2")
-    )

@@ -71,7 +71,6 @@ class FedAvgM(ServerMomentum):
     (D + beta v). v starts at 0. Buffers are averaged."""
 
     spec = fm.Spec(labels="multi")
-    citation = fm.Citation("Hsu et al., preprint 2019, arXiv 1909.06335")
 
 
 @fm.WRAPPERS.register(_WORD)

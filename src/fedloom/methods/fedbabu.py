@@ -20,8 +20,6 @@ class FedBABU(fm.Method):
             5, "Passes over the client's training data that tune them; 5 is our choice, the paper tries 1 to 20.", ge=0
         )
 
-    citation = fm.Citation("Oh et al., ICLR 2022, arXiv 2106.06042", traffic=("B", "B", ""), compared_in=("feddw",))
-
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {}
 

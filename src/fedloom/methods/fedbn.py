@@ -23,10 +23,6 @@ class FedBN(fm.Method):
             "shift stay (the label-skew code of Fed-CO2).",
         )
 
-    citation = fm.Citation(
-        "Li et al., ICLR 2021, arXiv 2102.07623", traffic=("P - BN", "P - BN", "BN"), compared_in=("fedco2",)
-    )
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.spec = replace(self.spec, private=bn_roles(self.options.bn_stats))

@@ -33,13 +33,6 @@ class FedCDA(fm.Method):
         warmup: int = fm.option(50, "Number of first rounds that are FedAvg.", ge=0)
         smoothness: float = fm.option(1.0, "L, weight of the distance between the models against their losses.", ge=0)
 
-    citation = fm.Citation(
-        "Wang et al., ICLR 2024, OpenReview nbPGqeH3lt",
-        compared_in=("fedsc",),
-        our_choice="There are more batches where a batch would have more than 4096 combinations. F is 0 for a client "
-        "that made no step.",
-    )
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, rounds = super().examine(tasks, participants), tasks[0].rounds
         if self.options.warmup >= rounds:

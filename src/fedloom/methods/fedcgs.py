@@ -75,15 +75,6 @@ class FedCGS(OneShotHead):
     Options = Options
     presets = {"paper": {"gamma": 0.0}, "authors": {"gamma": 0.0}, "sound": {}}
     head_round = GaussianHead
-    citation = fm.Citation(
-        "Guan et al., AAAI 2025, arXiv 2503.06962",
-        code="Yuqin-G/FedCGS at 25402e6",
-        our_choice="No pre-trained weights come with the library, so FedAvg trains the body; `body: first` leaves one "
-        "that you bring as it is. gamma is 0.1: a ReLU feature that is always 0 makes the covariance singular.",
-        departures="A covariance of condition above 1e8 gets variances in its empty directions. A class without "
-        "samples is never named.",
-        released_code="A class without samples gets weights that are no numbers. Sums are float32.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         if "head.bias" not in tasks[0].init:

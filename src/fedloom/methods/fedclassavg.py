@@ -35,12 +35,6 @@ class FedClassAvg(fm.Method):
         )
 
     presets = {"paper": {}, "authors": {"tau": 100.0, "base_tau": 0.07, "rho": 0.0}, "sound": {}}
-    citation = fm.Citation(
-        "Jang et al., ICPP 2022, arXiv 2210.14226",
-        traffic=("H", "H", "B"),
-        compared_in=("fedssa",),
-        code="hukla/FedClassAvg at 4ea500d",
-    )
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)

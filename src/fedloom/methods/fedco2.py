@@ -85,16 +85,6 @@ class FedCO2(fm.Method):
         "sound": {},
     }
     settings = {"authors": fm.training(local_epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
-    citation = fm.Citation(
-        "Cai et al., NeurIPS 2023, arXiv 2312.13923",
-        traffic=("P - BN + foreign", "P - BN + H", "BN + Q"),
-        code="zhyczy/Fed-CO2 at 21f5255",
-        our_choice="The mutual phase is one pass and is skipped on first participation, because the nets are equal. In "
-        "round 1 the heads are the first weights. A client that never took part has no head in the bank.",
-        released_code="There are two programs. That for feature skew does what preset `paper` does. Preset `authors` "
-        "is that for label skew, which weighs by samples, averages running statistics and starts the offline nets "
-        "apart.",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

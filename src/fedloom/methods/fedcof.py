@@ -73,9 +73,3 @@ class FedCOF(OneShotHead):
 
     Options = Options
     head_round = CovarianceHead
-    citation = fm.Citation(
-        "Goswami et al., NeurIPS 2025, arXiv 2412.14326",
-        code="dipamgoswami/FedCOF at c2e9296",
-        our_choice="FedAvg trains the body, as no pre-trained weights come with the library. gamma is that of the "
-        "released instructions; their command line has 1. A class without samples is never named.",
-    )

@@ -38,15 +38,6 @@ class FedCP(fm.Method):
 
     presets = {"paper": {"weight": 5.0}, "authors": {"weight": 5.0}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
-    citation = fm.Citation(
-        "Zhang et al., KDD 2023, arXiv 2307.01217",
-        traffic=("P + Q", "P + Q", "H"),
-        code="TsingZ0/FedCP at 7110e97",
-        our_choice="Tests have no Gumbel noise, so that two tests of one model agree. lambda is 5 in the authors' "
-        "script and 0 on their command line, which switches MMD off; `sound` has PFLlib's 1.",
-        released_code="Tests have noise as well. The first v is random. After a round the global head and the gate go "
-        "to that round's participants alone, the body to all. v is renewed after the training of a round.",
-    )
 
     def extra(self, net: fm.Net) -> nn.Module:
         return Gate(net.head.in_features).to(net.head.weight.dtype)

@@ -59,14 +59,6 @@ class FedDBE(Debiased):
 
     spec = fm.Spec(receives=None, private=frozenset({fm.Role.EXTRA}), features=True, labels="multi")
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
-    citation = fm.Citation(
-        "Zhang et al., NeurIPS 2023, arXiv 2311.14975",
-        traffic=("P + d", "P", "d"),
-        code="TsingZ0/DBE at 193f435",
-        our_choice="The values of kappa and mu are those of the released script for Fashion-MNIST; the paper searches "
-        "them by data set. A client that missed the opening round still gets the goal.",
-        released_code="The command line's default is kappa = 0, without the pull to the consensus.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)

@@ -63,12 +63,6 @@ class FedDecorr(Decorr, FedAvg):
 
     presets = {"paper": {"form": "paper"}, "authors": {}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
-    citation = fm.Citation(
-        "Shi et al., ICLR 2023, arXiv 2210.00226",
-        code="bytedance/FedDecorr at 973e4af",
-        our_choice="z is the head's input. A batch of one sample has no term.",
-        released_code="Preset `authors`: the diagonal is left out, and T is about B times the paper's.",
-    )
 
 
 @contextlib.contextmanager

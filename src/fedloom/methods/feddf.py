@@ -34,11 +34,6 @@ class FedDF(fm.Method):
         server_batch_size: int | None = fm.option(128, "Public samples in each step. Null takes all.", ge=1)
 
     presets = {"paper": {"steps": 10_000}, "authors": {"steps": 10_000}, "sound": {}}
-    citation = fm.Citation(
-        "Lin et al., NeurIPS 2020, arXiv 2006.07242",
-        code="epfml/federated-learning-public-code at 2ec0157",
-        our_choice="The student's batch norm uses the averaged statistics, which do not move.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         if len(tasks) > 1 and self.wrappers:

@@ -35,12 +35,6 @@ class FedDisco(fm.Method):
         )
 
     presets = {"paper": {}, "authors": {"distance": "kl", "normalised": True}, "sound": {}}
-    citation = fm.Citation(
-        "Ye et al., ICML 2023, arXiv 2305.19229",
-        code="MediaBrain-SJTU/FedDisco at f3ea299",
-        our_choice="Where no weight is positive, weights are by samples.",
-        released_code="It stops with an error where no weight is positive.",
-    )
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)

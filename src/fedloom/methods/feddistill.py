@@ -40,12 +40,6 @@ class FedDistill(fm.Method):
         "sound": {},
         "feddw": {"compares": "probabilities"},
     }
-    citation = fm.Citation(
-        "Jeong et al., NeurIPS workshop 2018, arXiv 1811.11479",
-        traffic=("P + CC + mask", "P + CC + mask + counts", ""),
-        compared_in=("feddw",),
-        code="liuvvvvv1/FedDW at 6eacde6",
-    )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"soft_labels": identity_labels(ctx.task.num_classes)}

@@ -207,16 +207,6 @@ class FedDW(DW, FedAvg):
         "sound": {"mu": 30.0, "absent_row": "mask"},
     }
     settings = {"authors": fm.training(local_epochs=5, batch_size=128, name="adam", lr=0.001)}
-    citation = fm.Citation(
-        "Liu et al., preprint 2024, arXiv 2412.04521",
-        traffic=("P + CC + mask", "P + CC + mask + counts", ""),
-        code="liuvvvvv1/FedDW at 6eacde6",
-        our_choice="The SL matrix starts as the identity. The row of a class that no participant held stays as it was.",
-        released_code="Preset `authors`: the moving average is 0.5, uploads are summed from round 1 on, rows without "
-        "data are reset to e_i, mu is divided by 10 every 9 rounds, and the bias stays. The code also takes soft "
-        "labels, tests on augmented images, hands sample 0 to empty clients and truncates the number of participants; "
-        "none of this is done here.",
-    )
 
 
 @fm.WRAPPERS.register("dw")

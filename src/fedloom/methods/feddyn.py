@@ -21,15 +21,6 @@ class FedDyn(fm.Method):
         clip: float | None = fm.option(None, "Bound of the gradients' joint 2-norm. Null is no bound.", gt=0)
 
     presets = {"paper": {}, "authors": {"clip": 10.0}, "sound": {}}
-    citation = fm.Citation(
-        "Acar et al., ICLR 2021, arXiv 2111.04263",
-        traffic=("P", "P", "W"),
-        code="alpemreacar/FedDyn at 48a19fa",
-        our_choice="alpha is not divided by the client's share of all samples, because no client knows the size of the "
-        "others.",
-        released_code="It clips gradients at 10 (preset `authors`) and divides alpha by the client's share of all "
-        "samples times N.",
-    )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"h": zeros(ctx.task)}

@@ -26,15 +26,6 @@ class FedEM(fm.Method):
         components: int = fm.option(3, "M, the number of shared models; 1 is FedAvg.", ge=1)
 
     settings = {"authors": fm.training(local_epochs=1, batch_size=128, lr=0.03, momentum=0.9, weight_decay=5e-4)}
-    citation = fm.Citation(
-        "Marfoq et al., NeurIPS 2021, arXiv 2108.10252",
-        traffic=("3 P", "3 P", ""),
-        code="omarfoq/FedEM at 996fadd",
-        our_choice="A client without shares takes three E-steps on its training data before a test. With augmentation, "
-        "q is that of the augmented inputs. A net that comes with its weights cannot be drawn M times: models start "
-        "from its weights with noise. The formulas are those of three components; a client's M shares are numbers.",
-        released_code="The mean runs over all clients; those that were not drawn count with the old models.",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

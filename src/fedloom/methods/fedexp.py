@@ -25,15 +25,6 @@ class FedExP(fm.Method):
 
     presets = {"paper": {"weights": "uniform"}, "authors": {"eps_by_participants": True}, "sound": {}}
     settings = {"authors": fm.training(lr=0.01, momentum=0.0, weight_decay=1e-4, decay=0.998)}
-    citation = fm.Citation(
-        "Jhunjhunwala, Wang, Joshi, ICLR 2023, arXiv 2301.09604",
-        traffic=("P", "P + number", ""),
-        code="Divyansh03/FedExP at 34b05a2",
-        our_choice="The paper's own text was not at hand: the uniform weights of `paper` are recalled. Only parameters "
-        "are averaged over the last two iterates; buffers are those of the last.",
-        released_code="eps is multiplied by the number of participants and, every round, by the square of the rate's "
-        "decay of 0.998. Clients weigh by their samples, take 20 steps, and clip gradients at a norm of 10.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, optimizer = super().examine(tasks, participants), tasks[0].optimizer

@@ -53,17 +53,6 @@ class FedFomo(fm.Method):
     settings = {
         "authors": fm.training(local_epochs=5, batch_size=50, lr=0.1, momentum=0.0, decay=0.99, weight_decay=1e-4)
     }
-    citation = fm.Citation(
-        "Zhang et al., ICLR 2021, arXiv 2012.08565",
-        traffic=("MP", "P + weights", "2 P"),
-        code="NVlabs/FedFomo at fe04f66",
-        our_choice="A model equal to the base has weight 0. Statistics of batch norm travel with their model and are "
-        "mixed like its weights. The values of preset `paper` are recalled; the paper was not read again.",
-        departures="The server keeps the latest model of every client that ever took part; the released code offers "
-        "those of the last round.",
-        released_code="Affinities start at 0.1 for a client itself and grow by w divided by the absolute value of the "
-        "sum of its round's w. The length of a change is the sum of its absolute values (options: l2, l2_root).",
-    )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {"affinity": torch.eye(ctx.task.clients)}

@@ -42,13 +42,6 @@ class FedGen(fm.Method):
 
     presets = {"paper": {}, "authors": {"weight": 10.0, "diversity": 1.0}, "sound": {}}
     settings = {"authors": fm.training(batch_size=32, lr=0.01, momentum=0.0)}
-    citation = fm.Citation(
-        "Zhu et al., ICML 2021, arXiv 2105.10056",
-        traffic=("P + Q + counts", "P + counts", ""),
-        code="zhuangdizhu/FedGen at 67f2cd7",
-        our_choice="A client draws its features once a round, from its stream. Adam's moments start from 0 each round.",
-        released_code="The method's page lists the differences.",
-    )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         task, options = ctx.task, self.options

@@ -30,8 +30,6 @@ class FedGH(fm.Method):
             ge=0,
         )
 
-    citation = fm.Citation("Yi et al., ACM MM 2023, arXiv 2303.13137", traffic=("H", "Cd + mask", "B"))
-
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [*super().phases(start, ctx), fm.Collect({"prototypes": fm.ClassMeans(features, sides=True)})]
 

@@ -40,13 +40,6 @@ class FedKD(fm.Method):
         )
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "fedssa": {"mentee": "fedssa-cnn5"}}
-    citation = fm.Citation(
-        "Wu et al., Nature Communications 2022, arXiv 2108.13323",
-        traffic=("X", "X", "P + 2 Q"),
-        compared_in=("fedssa",),
-        departures="D is at least 1e-6: where both nets are certain, as on a client with one class, the terms over it "
-        "would be 0 / 0.",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

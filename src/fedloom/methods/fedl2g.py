@@ -52,18 +52,6 @@ class FedL2G(fm.Method):
         "sound": {},
     }
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.01, momentum=0.0)}
-    citation = fm.Citation(
-        "Zhang et al., preprint 2024, arXiv 2410.06490",
-        traffic=("vectors", "study + mask", "P"),
-        code="TsingZ0/FedL2G at 4db2d14",
-        our_choice="Preset `paper` follows the released formulas; the paper's own text was not read. In `sound` "
-        "guiding starts in round 1. The step that is thrown away is plain SGD, in evaluation mode, at the run's rate.",
-        departures="A client with no more samples than the quiz gives the quiz all but one of them; with one sample it "
-        "trains and sends nothing.",
-        released_code="Clients clip the gradients of their nets at a norm of 100 as well, and the server clips the "
-        "mean gradient of the vectors, not each client's. Loaders leave out the last incomplete batch. For features "
-        "the rate of the server is 100.",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

@@ -16,7 +16,6 @@ class FedLC(fm.Method):
         )
 
     spec = fm.Spec(single_because="it leaves classes out of a softmax")
-    citation = fm.Citation("Zhang et al., ICML 2022, arXiv 2209.00189")
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start, counts = super().begin(payload, state, ctx), ctx.class_counts.double()

@@ -44,17 +44,6 @@ class FedMD(fm.Method):
 
     presets = {"paper": {"start": "drawn"}, "authors": {"start": "drawn"}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=4, name="adam", lr=1e-3)}
-    citation = fm.Citation(
-        "Li and Wang, preprint 2019, arXiv 1910.03581",
-        traffic=("public + outputs", "outputs", "P"),
-        code="diogenes0319/FedMD_clean",
-        our_choice="The paper's own text was not at hand: preset `paper` follows the released code. Logits travel once "
-        "a round, after training, so a round digests those of the last round's participants. With all clients in every "
-        "round that is the paper's order. Public inputs travel in every round, and batches of the digest have the "
-        "run's size.",
-        departures="Clients do not train on labels of the public inputs first (the paper's transfer phase), and the "
-        "public inputs are the same in all rounds; the authors draw 5,000 in each round.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)

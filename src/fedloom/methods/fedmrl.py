@@ -42,17 +42,6 @@ class FedMRL(fm.Method):
 
     presets = {"paper": {}, "authors": {"clip": 50.0}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=10, batch_size=512, lr=0.01, momentum=0.9, weight_decay=1e-3)}
-    citation = fm.Citation(
-        "Yi et al., NeurIPS 2024, arXiv 2406.00488",
-        traffic=("Q", "Q", "P + map"),
-        code="LipingYi/FedMRL at 8b90f41",
-        our_choice="Both losses have weight 1, as in the code; the paper's weights were not at hand. Without `small` "
-        "both nets are the run's own model. The test takes the newest small net, as HtFLlib does.",
-        released_code="The momentum of the small net and the map is one for all clients and rounds. "
-        "Uploads are references to one net, so the mean is the last client's net; with copies it agrees. "
-        "Sizes in the mean include test data. With equal nets the small head's bias is cut to as many entries as "
-        "the small net has features, which stops if they are fewer than the classes.",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

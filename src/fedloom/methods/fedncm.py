@@ -24,9 +24,3 @@ class FedNCM(OneShotHead):
     mean of class c over all clients; it has no bias."""
 
     head_round = MeansHead
-    citation = fm.Citation(
-        "Legate et al., NeurIPS 2023, arXiv 2306.03937",
-        our_choice="FedAvg trains the body, as no pre-trained weights come with the library. The formula is that of "
-        "FedCOF's repository, dipamgoswami/FedCOF at c2e9296; the authors' code was not read. A class without samples "
-        "is never named.",
-    )

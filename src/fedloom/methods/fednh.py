@@ -37,15 +37,6 @@ class FedNH(fm.Method):
         clip: float | None = fm.option(10.0, "Bound of the gradients' joint 2-norm. Null is no bound.", gt=0)
 
     presets = {"paper": {}, "authors": {"learn_scale": True, "scale": 20.0}, "sound": {}}
-    citation = fm.Citation(
-        "Dai et al., AAAI 2023, arXiv 2212.02758",
-        traffic=("P", "P + mask + counts", "P"),
-        compared_in=("fedskc", "fedsc"),
-        code="Yutong-Dai/FedNH",
-        our_choice="s is fixed at 30, one of the two ways of the released code.",
-        released_code="Preset `authors` learns s from 20 on, as the code does for its ResNet; it starts at 1 for its "
-        "CNN.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]

@@ -11,10 +11,6 @@ class FedNova(fm.Method):
     plain SGD, and sum_{i=1..K_k} (1 - rho^i) / (1 - rho) with local momentum rho."""
 
     spec = fm.Spec(sends={"model": fm.Sent(), "norm": fm.Sent(per_client=True)}, labels="multi")
-    citation = fm.Citation(
-        "Wang et al., NeurIPS 2020, arXiv 2007.07481",
-        our_choice="Buffers are averaged by samples. A client that made no step changes nothing.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         if (name := tasks[0].optimizer.name) != "sgd":

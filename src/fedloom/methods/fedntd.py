@@ -20,9 +20,6 @@ class FedNTD(fm.Method):
     settings = {
         "authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.9, weight_decay=1e-5, decay=0.99)
     }
-    citation = fm.Citation(
-        "Lee et al., NeurIPS 2022, arXiv 2106.03097", compared_in=("fedsc",), code="Lee-Gihun/FedNTD at be00ee5"
-    )
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)

@@ -53,16 +53,6 @@ class FedORGP(PrototypePull):
 
     presets = {"paper": {}, "authors": {"adaptive": True, "filtered": True}, "sound": {"server_epochs": 100}}
     settings = {"authors": fm.training(local_epochs=1, lr=0.01, momentum=0.0)}
-    citation = fm.Citation(
-        "Guo et al., arXiv 2025, arXiv 2502.16119",
-        traffic=("Cd + mask", "Cd + mask", "P"),
-        code="wisheverybodyhapi/FedORGP at ff4a036",
-        our_choice="A step of the server takes all rows of the round, and `sound` takes 100 of them: one would hardly "
-        "move the generator. Preset `paper` has the plain terms of the older released code; the paper's own text was "
-        "not read.",
-        released_code="The server takes one pass over batches of 32 rows. Newer code weighs the terms (`adaptive`), "
-        "and leaves features that lie apart out of a client's class means (`filtered`).",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]

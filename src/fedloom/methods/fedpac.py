@@ -53,16 +53,6 @@ class FedPAC(fm.Method):
         )
 
     settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)}
-    citation = fm.Citation(
-        "Xu et al., ICLR 2023, arXiv 2306.11867",
-        traffic=("P + Cd + mask", "P + 2 Cd + 2 mask + counts", "H"),
-        code="JianXu95/FedPAC at 5770f4f",
-        our_choice="The quadratic problem is solved exactly, in float64. The paper's own text was not at hand: both "
-        "presets follow the released code, also for a class without a global mean.",
-        departures="Here the body trains in training mode, so batch norm moves. A class that no participant holds "
-        "keeps its last mean; in the released code it ends the run in a `KeyError`.",
-        released_code="A test before training leaves the net in evaluation mode, in which head and body train.",
-    )
 
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         payload: fm.Record = {name: server[name] for name in ("model", "prototypes") if name in server}

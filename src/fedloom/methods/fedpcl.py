@@ -32,14 +32,6 @@ class FedPCL(fm.Method):
         tau: float = fm.option(0.07, "Temperature of both contrasts. The default is our choice.", gt=0)
 
     settings = {"authors": fm.training(local_epochs=1, batch_size=32, name="adam", lr=0.001)}
-    citation = fm.Citation(
-        "Tan et al., NeurIPS 2022, arXiv 2209.10083",
-        traffic=("Cd + mask + KCd", "Cd + mask", "P + Cd + mask"),
-        code="yuetan031/FedPCL at 9a2e238",
-        our_choice="The temperature: the paper was not read. A client that joins late trains in its first round, if "
-        "others have sent class means.",
-        departures="The authors train a projection on frozen, pre-trained backbones; here the whole body trains.",
-    )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}

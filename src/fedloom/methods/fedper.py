@@ -9,6 +9,3 @@ class FedPer(fm.Method):
     (Algorithm 1). A client that never took part is tested with the first head."""
 
     spec = fm.Spec(private=frozenset({fm.Role.HEAD}), labels="multi")
-    citation = fm.Citation(
-        "Arivazhagan et al., preprint 2019, arXiv 1912.00818", traffic=("B", "B", "H"), compared_in=("feddw", "fedco2")
-    )

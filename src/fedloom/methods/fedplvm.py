@@ -47,15 +47,6 @@ class FedPLVM(fm.Method):
         "sound": {"weight": 1.0},
     }
     settings = {"authors": fm.training(local_epochs=2, lr=0.01, momentum=0.5, weight_decay=1e-5)}
-    citation = fm.Citation(
-        "Wang et al., NeurIPS 2024, arXiv 2403.09048",
-        traffic=("P + Jd", "P + Jd", ""),
-        our_choice="Preset `paper` follows the released formulas; the paper's own text was not read. Preset `sound` "
-        "has the weight 1, because 100 drowns cross-entropy here. A class that no participant holds keeps its "
-        "prototypes.",
-        departures="Cosines below 1e-6 count as 1e-6, without gradient: a negative one has no real power of 0.25.",
-        released_code="It stops at a sample whose class has no prototype, and needs all clients in every round.",
-    )
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         tables, classes = [fm.get_table(upload, "prototypes") for upload in uploads.values()], ctx.task.num_classes

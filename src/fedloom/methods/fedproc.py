@@ -31,15 +31,6 @@ class FedProc(fm.Method):
         "sound": {},
     }
     settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
-    citation = fm.Citation(
-        "Mu et al., FGCS 2023, arXiv 2109.12273",
-        traffic=("P + Cd + mask", "P + Cd + mask", ""),
-        code="WenkeHuang/RethinkFL at 74201b3",
-        our_choice="The paper's own text and code were not read: the formulas are those of public re-implementations, "
-        "of which preset `authors` follows RethinkFL. The share 1 - t / T lets round 1 learn. A class that no "
-        "participant holds keeps its prototype.",
-        released_code="In RethinkFL nothing is learned in round 1, and the last round is cross-entropy alone.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)

@@ -46,12 +46,6 @@ class FedProto(PrototypePull):
         "fedskc": {"average_model": True},
         "fedsc": {"average_model": True},
     }
-    citation = fm.Citation(
-        "Tan et al., AAAI 2022, arXiv 2105.00243",
-        traffic=("Cd + mask", "Cd + mask + counts", "P"),
-        compared_in=("fedskc", "fedsc", "feddw", "fedssa"),
-        code="yuetan031/FedProto at 97e42e2",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

@@ -31,13 +31,6 @@ class FedRCL(fm.Method):
     settings = {
         "authors": fm.training(local_epochs=5, batch_size=50, lr=0.1, momentum=0.0, weight_decay=1e-3, decay=0.998)
     }
-    citation = fm.Citation(
-        "Seo et al., CVPR 2024, arXiv 2401.04928",
-        compared_in=("fedskc", "fedsc"),
-        code="skynbe/FedRCL at 378beb4",
-        our_choice="All presets take the released code's samples.",
-        departures="The paper takes all positives and negatives, and all pairs above the threshold.",
-    )
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options = self.options

@@ -30,12 +30,6 @@ class FedRep(fm.Method):
         "sound": {},
         "feddw": {"head_epochs": 1, "body_epochs": 4},
     }
-    citation = fm.Citation(
-        "Collins et al., ICML 2021, arXiv 2102.07078",
-        traffic=("B", "B", "H"),
-        compared_in=("feddw",),
-        code="lgcollins/FedRep at d82e629",
-    )
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         head, options = frozenset({fm.Role.HEAD}), self.options

@@ -23,12 +23,6 @@ class FedRoD(fm.Method):
         )
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "fedco2": {"balanced": False}}
-    citation = fm.Citation(
-        "Chen & Chao, ICLR 2022, arXiv 2107.00778",
-        traffic=("P", "P", "H"),
-        compared_in=("fedco2",),
-        our_choice="The private head starts as the shared one.",
-    )
 
     def extra(self, net: fm.Net) -> nn.Module:
         return deep_copy(net.head)

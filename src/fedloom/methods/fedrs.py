@@ -16,11 +16,6 @@ class FedRS(fm.Method):
         )
 
     spec = fm.Spec(single_because="it restricts a softmax of classes")
-    citation = fm.Citation(
-        "Li, Zhan, KDD 2021, 10.1145/3447548.3467254",
-        our_choice="The bias of the head is scaled with the rest of the logit. The paper's text was not at hand: alpha "
-        "0.5 is that of FedDecorr's repository and of MarsFL.",
-    )
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)

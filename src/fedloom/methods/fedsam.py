@@ -22,13 +22,6 @@ class FedSAM(fm.Method):
 
     spec = fm.Spec(labels="multi")
     settings = {"authors": fm.training(local_epochs=1, batch_size=64, lr=0.01, momentum=0.0, weight_decay=4e-4)}
-    citation = fm.Citation(
-        "Caldarola, Caputo, Ciccone, ECCV 2022, arXiv 2203.11834",
-        code="debcaldarola/fedsam at 64bbf93",
-        our_choice="Statistics of batch norm move in the first pass alone. All presets have the released script's rho "
-        "for CIFAR-10.",
-        departures="Stochastic weight averaging at the server, which the paper adds, is left out.",
-    )
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [fm.Train(self.loss, ctx.task.local_epochs, ascent=self.ascent if self.options.rho else None)]

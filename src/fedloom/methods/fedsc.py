@@ -75,16 +75,6 @@ class FedSC(fm.Method):
         "sound": {"tau": 0.5, "cpdr": "mse"},
     }
     settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.1, momentum=0.0)}
-    citation = fm.Citation(
-        "Wang et al., KDD 2025, doi 10.1145/3711896.3736957",
-        traffic=("P + mCd + masks + Cd + mask", "P + Cd + mask + counts", ""),
-        code="hwang52/FedSC at a04dc8e",
-        our_choice="Round 1 is CE alone. U, over the client's data set (Eq. 13), is taken again before every epoch "
-        "and has no gradient.",
-        departures="All losses are means over the batch (Algorithm 1 sums CE). Classes without holders are masked, "
-        "and means and weights go over the clients that hold a class or take part.",
-        released_code="Preset `authors`, with the losses of `released_repulsion`.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         clamped = neighbours_clamped("fedsc", self.options.neighbours, participants)

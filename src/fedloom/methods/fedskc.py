@@ -95,17 +95,6 @@ class FedSKC(fm.Method):
         "sound": {"tau": 0.5, "scale": "none", "gda": "fedavg", "gpr": "off"},
     }
     settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.1, momentum=0.0)}
-    citation = fm.Citation(
-        "Wang et al., ICWS 2025",
-        traffic=("P + CC + mask", "P + CC + mask", ""),
-        code="hwang52/FedSKC at b513979",
-        our_choice="Round 1 is CE alone and has no GPR. U, over the client's data set (Eq. 2), is taken again before "
-        "every epoch and has no gradient. GPR also acts on batch-norm statistics.",
-        departures="Both losses are means over the batch (Algorithm 1 sums CE). Classes without holders are masked, "
-        "and means divide by what was merged.",
-        released_code="Preset `authors`: sample weights overwrite GDA, there is no U and no SiLU, knowledge comes from "
-        "the last epoch, and the loss is that of `methods/fedskc.py`.",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

@@ -58,18 +58,6 @@ class FedSSA(fm.Method):
 
     presets = {"paper": {}, "authors": {"pool": "all_known", "clip": 50.0, "mu0": 0.5, "t_stable": 2}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=25, batch_size=512, lr=0.005, momentum=0.9, weight_decay=5e-5)}
-    citation = fm.Citation(
-        "Yi et al., IJCAI 2024, arXiv 2312.09006",
-        traffic=("CH + mask", "CH + mask", "P"),
-        code="LipingYi/FedSSA at 0c53d04",
-        our_choice="Values of mu0 and t_stable; biases are part of the header; the first header is the first "
-        "architecture's.",
-        departures="The header is the last layer only. The classes that a client holds are a mask, never inferred from "
-        "zero rows.",
-        released_code="Preset `authors` is the code for different nets: it pools the stored rows of clients that were "
-        "not sampled and clips gradients (its aliasing bugs are left out). The code for one net has T_stable 45 and 10 "
-        "epochs.",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

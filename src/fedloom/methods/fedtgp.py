@@ -33,12 +33,6 @@ class FedTGP(PrototypePull):
             100.0, "Largest value of the margin between prototypes. The default is HtFLlib's.", ge=0
         )
 
-    citation = fm.Citation(
-        "Zhang et al., AAAI 2024, arXiv 2401.03230",
-        traffic=("Cd + mask", "Cd + mask", "P"),
-        code="TsingZ0/FedTGP at c77cbbb",
-    )
-
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"generator": first_generator(ctx.task)}
 

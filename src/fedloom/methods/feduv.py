@@ -21,12 +21,6 @@ class FedUV(fm.Method):
         uniformity: float = fm.option(0.5, "Weight of the features' term.", ge=0)
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"variance": 2.5, "uniformity": 0.5}}
-    citation = fm.Citation(
-        "Son et al., CVPR 2024, arXiv 2402.18372",
-        compared_in=("feddw",),
-        code="sonhamin/FedUV at dd2e3c5",
-        our_choice="z is the head's input.",
-    )
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -16,11 +14,6 @@ class FedYogi(adaptive.FedOpt):
     class Options(adaptive.Options):
         beta2: float = fm.option(0.99, "Inertia of v: a value near 1 lets v move slowly.", ge=0, lt=1)
 
-    citation = replace(
-        adaptive.CITATION,
-        our_choice="eta is 0.01; the paper searches it for each task.",
-        released_code="The authors' runs start v at 0, with beta2 0.999 (preset `authors`).",
-    )
     presets = {"paper": {}, "authors": {"beta2": 0.999, "v0": 0.0}, "sound": {}}
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:

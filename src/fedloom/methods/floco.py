@@ -39,16 +39,6 @@ class Floco(fm.Method):
 
     presets = {"paper": {"tau": 250}, "authors": {"tau": 250}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=5, lr=0.02, momentum=0.5, weight_decay=5e-4)}
-    citation = fm.Citation(
-        "Grinwald, Wiesner, Nakajima, NeurIPS 2024, https://openreview.net/forum?id=JL2eMCfDW8",
-        traffic=("P + Q + centre", "P + Q", ""),
-        code="adap/flower at 00f0083, baselines/floco",
-        our_choice="The first end is the head's own weight, the others are drawn as a linear layer draws its own. All "
-        "clients train in round tau - 1, and count in its mean. The sign of a principal component makes its largest "
-        "entry positive. The values of preset `paper` are those of the Flower baseline; the paper was not read again.",
-        departures="Floco+, which trains a personal copy pulled to the shared model, is not here.",
-        released_code="In round tau - 1 only the clients that were drawn count in the mean.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task, options = super().examine(tasks, participants), tasks[0], self.options

@@ -42,12 +42,6 @@ class FML(fm.Method):
         "sound": {},
         "fedssa": {"meme": "fedssa-cnn5"},
     }
-    citation = fm.Citation(
-        "Shen et al., preprint 2020, arXiv 2006.16765",
-        traffic=("Q", "Q", "P"),
-        compared_in=("fedssa",),
-        code="ZJU-DAI/Federated-Mutual-Learning at b547bbf",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

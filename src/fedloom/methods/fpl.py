@@ -32,15 +32,6 @@ class FPL(fm.Method):
 
     presets = {"paper": {}, "authors": {"prototypes_from": "last_epoch", "keep_absent": False}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
-    citation = fm.Citation(
-        "Huang et al., CVPR 2023",
-        traffic=("P + Jd", "P + Cd + mask", ""),
-        code="WenkeHuang/RethinkFL at 74201b3",
-        our_choice="Preset `paper` follows the released formulas, with class means from a pass after training; the "
-        "paper's own text was not read. A class that no participant holds keeps its prototypes.",
-        released_code="Class means come from the last epoch's forward passes. The code stops at a class with one "
-        "holder, whose row it stores without its first dimension.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)

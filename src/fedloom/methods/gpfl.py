@@ -38,15 +38,6 @@ class GPFL(fm.Method):
 
     presets = {"paper": {}, "authors": {"inputs": "own"}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
-    citation = fm.Citation(
-        "Zhang et al., ICCV 2023, arXiv 2308.10279",
-        traffic=("B + Q", "B + Q", "H + counts"),
-        code="TsingZ0/GPFL at ed7a7fe",
-        our_choice="The paper's text was not at hand: that the conditions come from the received embeddings is how we "
-        "read its algorithm, and lambda and mu are the authors' for a CNN of four layers.",
-        released_code="The conditions come from the embeddings that the client itself trained in its last round, and "
-        "are zero in its first (`inputs: own`).",
-    )
 
     def extra(self, net: fm.Net) -> nn.Module:
         return Conditions(net.head.out_features, net.head.in_features).to(net.head.weight.dtype)

@@ -35,15 +35,6 @@ class HeteroFL(fm.Method):
         weights: Literal["uniform", "samples"] = fm.option("uniform", "Weights of the clients that hold a number.")
 
     settings = {"authors": fm.training(local_epochs=5, lr=0.1, momentum=0.9, weight_decay=5e-4)}
-    citation = fm.Citation(
-        "Diao, Ding, Tarokh, ICLR 2021, arXiv 2010.01264",
-        traffic=("P", "P + mask", ""),
-        code="diaoenmao/HeteroFL-Computer-Communication-Efficient-FL at cc40f3e",
-        our_choice="A client has one width for the whole run. The rate is that of the features, and the Scaler divides "
-        "the outputs of linear layers and convolutions below the head.",
-        departures="Statistics of batch norm are averaged like weights. The released code takes them in a last pass "
-        "over all clients' data, which tells the server more than weights do.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)

@@ -33,16 +33,6 @@ class IFCA(fm.Method):
 
     presets = {"paper": {"weights": "uniform"}, "authors": {"weights": "uniform"}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.25, momentum=0.0)}
-    citation = fm.Citation(
-        "Ghosh et al., NeurIPS 2020, arXiv 2006.04088",
-        traffic=("2 P", "P", ""),
-        code="jichan3751/ifca at 61e44b8",
-        our_choice="The paper's own text was not at hand: the values of `authors` are those of the released CIFAR-10 "
-        "configuration, and the uniform mean of `paper` is recalled. A net that comes with its weights cannot be drawn "
-        "K times: models start from its weights with noise. The down formula is that of two clusters.",
-        departures="Updates travel as changes of weights.",
-        released_code="A client is tested with the model that fits its test data best, labels included.",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

@@ -7,6 +7,3 @@ class LGFedAvg(fm.Method):
     1."""
 
     spec = fm.Spec(requires=("same_heads",), private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any", labels="multi")
-    citation = fm.Citation(
-        "Liang et al., preprint 2020, arXiv 2001.01523", traffic=("H", "H", "B"), compared_in=("fedssa",)
-    )

@@ -9,7 +9,6 @@ class Local(fm.Method):
     Clients may have different architectures."""
 
     spec = fm.Spec(private=fm.ALL_ROLES, architectures="any", sends={}, labels="multi")
-    citation = fm.Citation("", traffic=("", "", "P"), compared_in=("feddw", "fedco2", "fedssa"))
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}

@@ -17,14 +17,6 @@ class MOON(fm.Method):
         mu: float = fm.option(5.0, "Weight of the contrast; 0 is FedAvg.", ge=0)
         tau: float = fm.option(0.5, "Temperature of the contrast.", gt=0)
 
-    citation = fm.Citation(
-        "Li, He, Song, CVPR 2021, arXiv 2103.16257",
-        traffic=("P", "P", "P"),
-        compared_in=("fedskc", "fedsc", "feddw", "fedco2"),
-        code="QinbinLi/MOON at 8fcba3c",
-        our_choice="z is the head's input.",
-        released_code="The nets put a projection of 256 before the head, here a property of the model.",
-    )
     presets = {"paper": {}, "authors": {"mu": 1.0}, "sound": {}, "feddw": {"mu": 5.0}, "fedco2": {"mu": 1.0}}
     settings = {"authors": fm.training(local_epochs=5, batch_size=64, lr=0.1, momentum=0.9, weight_decay=1e-5)}
 

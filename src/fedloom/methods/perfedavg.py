@@ -29,11 +29,6 @@ class PerFedAvg(fm.Method):
         delta: float = fm.option(1e-3, "Distance between the points of these two gradients.", gt=0)
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"alpha": 0.01, "beta": 0.001}}
-    citation = fm.Citation(
-        "Fallah et al., NeurIPS 2020, arXiv 2002.07948",
-        compared_in=("feddw",),
-        our_choice="Under batch norm, a batch of fewer than two samples a part is taken whole for each part.",
-    )
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         rate = ctx.lr if self.options.beta is None else self.options.beta

@@ -66,17 +66,6 @@ class PFedFDA(fm.Method):
 
     presets = {"paper": {"mask_unknown": False}, "authors": {"mask_unknown": False, "ridge": "identity"}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)}
-    citation = fm.Citation(
-        "McLaughlin and Su, NeurIPS 2024, arXiv 2411.00329",
-        traffic=("B + all Cd + dd + mask", "B + all Cd + dd + shares + betas", ""),
-        code="cj-mclaughlin/pFedFDA at 73c7c40",
-        our_choice="The ridge of presets `paper` and `sound` is 1e-4 of the identity, as the text around the released "
-        "line suggests; the paper's own text was not read. Newton steps in [0, 1] choose beta, on halves that take the "
-        "samples of a class in turn; it is 0 where no class has two.",
-        released_code="All clients take part in the last round. It adds the identity to covariances, and 1e-4 to every "
-        "entry. Its guard for classes of few "
-        "samples never acts in training. Ten iterations of L-BFGS choose beta.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]

@@ -34,9 +34,6 @@ class PFedMe(fm.Method):
         )
 
     presets = {"paper": {}, "authors": {"weights": "samples", "decay": 1e-3}, "sound": {}}
-    citation = fm.Citation(
-        "T Dinh et al., NeurIPS 2020, arXiv 2006.08848", traffic=("P", "P", "P"), code="CharlieDinh/pFedMe at caf24b1"
-    )
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         shared = fm.get_tree(payload, "model")

@@ -31,16 +31,6 @@ class ProtoNorm(PrototypePull):
 
     presets = {"paper": {}, "authors": {"keep_absent": False}, "sound": {}}
     settings = {"authors": fm.training(local_epochs=1, batch_size=32, lr=0.01, momentum=0.0)}
-    citation = fm.Citation(
-        "Lee et al., arXiv 2025, arXiv 2507.04310",
-        traffic=("Cd + mask", "Cd + mask", "P"),
-        code="regulationLee/ProtoNorm at e816cef",
-        our_choice="Preset `paper` follows the released code, because the paper's text was not read. A class that no "
-        "participant holds keeps its prototype, which is spread again with the others. A mean without length has no "
-        "direction, so its class gets no prototype.",
-        departures="Steps do not stop early: the released rule compares a mean force of four decimals, which depends "
-        "on rounding.",
-    )
 
     def distance(self, z: Tensor, rows: Tensor) -> Tensor:
         return super().distance(z, self.options.scale * rows)

@@ -27,13 +27,6 @@ class QFedAvg(fm.Method):
         )
 
     settings = {name: {"optimizer": {"momentum": 0.0}} for name in fm.PRESETS}
-    citation = fm.Citation(
-        "Li et al., ICLR 2020, arXiv 1905.10497",
-        traffic=("P", "P + number", ""),
-        code="litian96/fair_flearn at f097971",
-        our_choice="F is taken in evaluation mode. The paper tunes q for each data set, from 0.001 to 5; 1 is our "
-        "default. Participants are drawn uniformly, where the paper draws them by samples.",
-    )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)

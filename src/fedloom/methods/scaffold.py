@@ -30,13 +30,6 @@ class SCAFFOLD(fm.Method):
         server_lr: float = fm.option(1.0, "eta_g, the server's step towards the mean.", gt=0)
 
     settings = {name: {"optimizer": {"momentum": 0.0}} for name in fm.PRESETS}
-    citation = fm.Citation(
-        "Karimireddy et al., ICML 2020, arXiv 1910.06378",
-        traffic=("P + W", "P + W", "W"),
-        compared_in=("fedskc",),
-        our_choice="Option I's gradient is taken in evaluation mode. A client that made no step, or none of any "
-        "length, keeps its control.",
-    )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         optimizer, plain = tasks[0].optimizer, fm.OptimizerSpec()

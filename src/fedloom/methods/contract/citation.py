@@ -4,43 +4,10 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
-# Tensors that a term of a traffic formula counts, in float32 numbers unless said otherwise; batch norm's counters are
-# int64. Of a table of classes only the rows of classes that are held travel.
-SYMBOLS: Mapping[str, str] = {
-    "P": "all entries of the net, buffers included",
-    "W": "the trained entries of the net, without buffers",
-    "B": "the body's entries",
-    "BN": "batch norm's entries: scale, shift, running statistics and counter",
-    "H": "the head's entries",
-    "Q": "entries that the method adds to the net, or of its second net",
-    "d": "a row of d features",
-    "Cd": "a row of d features for each class",
-    "CC": "a row of C outputs for each class",
-    "CH": "a row of the head, weights and bias, for each class",
-    "Jd": "a row of d features for each prototype, several for some classes, and as many masks as a class has at most",
-    "KCd": "a row of d features for each class and each of the K clients that have sent any, and K masks",
-    "mCd": "a row of d features for each class and each of the m participants of the last round",
-    "map": "a linear map with bias from the features of two nets to those of the first",
-    "public": "the server's public inputs, as networks see them",
-    "outputs": "a row of C outputs for each public input",
-    "all Cd": "a row of d features for each class, held or not",
-    "dd": "a matrix of d times d numbers",
-    "shares": "a number for each class",
-    "betas": "two numbers",
-    "vectors": "a guiding vector of C or d numbers for each class, held or not",
-    "study": "a guiding vector for each class of one batch",
-    "MP": "all entries of the net for each of the M other clients whose models the client receives",
-    "weights": "a number for each client",
-    "centre": "a number for each end of a simplex",
-    "foreign": "the classifiers of all other clients, N - 1 times the head's entries",
-    "mask": "a bit for each class, as a byte",
-    "masks": "m masks, one for each participant of the last round",
-    "number": "one number in float64, which the server averages",
-    "counts": "a count for each class, in int64",
-    "X": "described on the method's page, because it is none of these",
-}
+import yaml
 
 Formula = Mapping[str, float]
 
@@ -52,8 +19,8 @@ class Citation:
     Attributes:
         source: authors, venue and year, then an arXiv number, a DOI or an address, in one line: "Li et al., MLSys 2020,
             arXiv 1812.06127". Empty for a method without a paper.
-        traffic: tensors that a client receives, sends and keeps, each a sum of `SYMBOLS` as "2 P - BN + H", without
-            scalars; empty for none.
+        traffic: tensors that a client receives, sends and keeps, each a sum of `traffic_symbols` as "2 P - BN + H",
+            without scalars; empty for none.
         compared_in: the papers of fedskc, fedsc, feddw, fedco2 and fedssa that compare with it.
         code: the released code that `authors` follows, as owner/name at a commit.
         our_choice, departures, released_code: in sentences: decisions that no source states; deliberate differences
@@ -90,6 +57,32 @@ class Citation:
 
 
 @functools.cache
+def _listed() -> dict[str, dict[str, Any]]:
+    text = (files("fedloom.methods") / "citations.yaml").read_text(encoding="utf-8")
+    listed: dict[str, dict[str, Any]] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return listed
+
+
+def traffic_symbols() -> Mapping[str, str]:
+    """Return the tensors that a term of a traffic formula counts, by symbol."""
+    return _listed()["symbols"]
+
+
+def compared_in(name: str) -> tuple[str, ...]:
+    """Return the papers that compare with the library's method `name`."""
+    return tuple(paper for paper, methods in COMPARED.items() if name in methods.split())
+
+
+class ListedCitation:
+    """The `citation` of the library's own methods, from `citations.yaml`; None for a method that is not in it."""
+
+    def __get__(self, method: object, kind: Any) -> Citation | None:
+        name = kind.name().partition("+")[0]
+        entry = _listed()["methods"].get(name)
+        return None if entry is None else Citation(**entry, compared_in=compared_in(name))
+
+
+@functools.cache
 def _parsed(text: str) -> Formula:
     terms = re.findall(r"(?:(?:^|([+-]) )(?:(\d+) )?(\D+?))(?= [+-] |$)", text)
     return {name: (-1 if sign == "-" else 1) * int(count or 1) for sign, count, name in terms}
@@ -120,4 +113,13 @@ PAPERS: Mapping[str, Mapping[str, Any]] = {
     "feddw": training(5, 128, name="adam", lr=0.001),
     "fedco2": training(name="sgd", lr=0.01, momentum=0.0),
     "fedssa": training(name="sgd", lr=0.01, momentum=0.0),
+}
+
+# The methods with which each paper compares its own.
+COMPARED: Mapping[str, str] = {
+    "fedskc": "fedadagrad fedadam fedavg fednh fedproto fedprox fedrcl fedyogi moon scaffold",
+    "fedsc": "fedavg fedcda fednh fedntd fedproto fedprox fedrcl moon",
+    "feddw": "fedala fedavg fedbabu feddistill fedper fedproto fedprox fedrep feduv local moon perfedavg",
+    "fedco2": "copa fedavg fedbn fedper fedprox fedrod local moon",
+    "fedssa": "fd fedclassavg fedkd fedproto fml lgfedavg local",
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from fedloom.core.registry import Registry
 from fedloom.core.synonyms import plain_word
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, select
-from fedloom.methods.contract.citation import PAPERS, Citation
+from fedloom.methods.contract.citation import PAPERS, Citation, ListedCitation, compared_in
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Tasks, Work
 from fedloom.methods.contract.means import ByNumber, Slices, mean_by_label, mean_of, require
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train, cross_entropy
@@ -72,8 +72,9 @@ def register(method: M) -> M:
     """Class decorator: enter a method in the registry under its lower-case class name, with a preset for each paper
     that compares with it (`citation.compared_in`): the settings that the paper states for all methods, then the
     method's own. `citation` is not inherited."""
-    method.citation = vars(method).get("citation")
-    papers = method.citation.compared_in if method.citation else ()
+    own = vars(method).get("citation")
+    method.citation = own or vars(Method)["citation"]
+    papers = own.compared_in if own else compared_in(method.name())
     declared = vars(method).get("presets", {})  # a base's papers compared with the base
     presets = {name: values for name, values in method.presets.items() if name in declared or name not in PAPERS}
     method.presets = {**presets, **{paper: method.presets.get(paper, {}) for paper in papers}}
@@ -133,7 +134,8 @@ class Method:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
     # Keys of a run, by preset, that hold where a config leaves them out: the optimiser of the released code, say.
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    citation: ClassVar[Citation | None] = None  # its source and traffic, for tables and pages
+    # Its source and traffic, for tables and pages.
+    citation: ClassVar[Citation | None] = cast(Any, ListedCitation())
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 
     def __init__(self, options: _Options | None = None) -> None:

@@ -74,11 +74,6 @@ class _ZeroWithGradients(torch.autograd.Function):
         return *(gradient * upstream for gradient in gradients), *(None,) * len(gradients)
 
 
-CITATION = fm.Citation(
-    "Reddi et al., ICLR 2021, arXiv 2003.00295", compared_in=("fedskc",), code="google-research/federated at a5af8c4"
-)
-
-
 class Options(fm.Options):
     """Options that all adaptive server optimisers share."""
 

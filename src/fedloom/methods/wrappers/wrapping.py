@@ -82,7 +82,6 @@ def wrapped(
         "name": classmethod(lambda cls: f"{base.name()}+{word}"),
         "wrappers": (*base.wrappers, word),
         "Options": combined_options,
-        "citation": base.citation,
         "presets": {
             name: {
                 **base.presets.get(name, {}),
