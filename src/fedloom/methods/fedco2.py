@@ -164,7 +164,11 @@ class FedCO2(fm.Method):
             terms[f"ce_{name}"] = batch.mean(fm.cross_entropy(bundle[name].classify(maps), batch.y))
             if to[name] and consts["heads"]:
                 foreign = foreign_losses(bundle, maps, batch, consts["heads"])
-                share = 1 / _count(consts["heads"]) if self.options.inter_reduce == "mean" else 1.0
+                share = (
+                    1 / sum(len(next(iter(stack.values()))) for stack in consts["heads"])
+                    if self.options.inter_reduce == "mean"
+                    else 1.0
+                )
                 terms[f"inter_{name}"] = self.options.mu * share * foreign
         return fm.Objective.sum(terms)
 
@@ -229,10 +233,6 @@ def foreign_logits(bundle: fm.Bundle, maps: Tensor, stack: fm.Tree) -> Tensor:
         rows = linear(maps, weight.flatten(0, 1), None if bias is None else bias.flatten())
         return rows.view(len(maps), *weight.shape[:2])
     return torch.vmap(bundle.functional.classify, in_dims=(0, None), out_dims=1)(stack, maps)
-
-
-def _count(stacks: Sequence[fm.Tree]) -> int:
-    return sum(len(next(iter(stack.values()))) for stack in stacks)
 
 
 def head_of(client: int | str = "") -> str:

@@ -133,7 +133,10 @@ class DataTable:
 
     def _latex(self) -> str:
         """Return a LaTeX float, whose preamble needs booktabs. A wide one takes the page, and small letters."""
-        body = [[_latex_text(cell) for cell in row] for row in self.rows]
+        body = [
+            [escaped(cell if isinstance(cell, str) else re.sub(r"(?<![\w.])-(?=\d)", "−", cell[0])) for cell in row]
+            for row in self.rows
+        ]
         lines = [*self._latex_headings(), *map(table_row, self._emphasised(body, r"\textbf{{{}}}"))]
         cut = len(lines) - len(body)
         alignment = "".join("r" if number else "l" for number in self.numeric)
@@ -173,11 +176,6 @@ class DataTable:
             rules.append(rf"\cmidrule(lr){{{first}-{first + count - 1}}}")
             first += count
         return [table_row([*[""] * self.heads, *spans]), " ".join(rules), table_row([*map(escaped, (*keys, *lower))])]
-
-
-def _latex_text(cell: Cell) -> str:
-    # A hyphen before a number is a minus sign.
-    return escaped(cell if isinstance(cell, str) else re.sub(r"(?<![\w.])-(?=\d)", "−", cell[0]))
 
 
 def escaped(text: str) -> str:

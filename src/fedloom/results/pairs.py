@@ -180,7 +180,9 @@ def _ranks(
         members = [
             (index, group.row, dict(zip(group.row["seeds"], of_group, strict=True)))
             for index, (group, of_group) in enumerate(zip(groups, values, strict=True))
-            if contexts[index] == context and _takes_part(group) and of_group is not None
+            if contexts[index] == context
+            and (not group.row["diverged"] and group.row["method"] != POOLED)
+            and of_group is not None
         ]
         distinct = {run_identity(row): by_seed for _, row, by_seed in members}
         step = next((row["step"] for index, row, _ in members if values[index] == row["by_seed"]), STEP)
@@ -243,7 +245,3 @@ def _references(against: str, groups: Sequence[Group], methods: Sequence[str], c
         if not any(same_runs(group.row, row) for row in earlier):
             references.append(index)
     return references
-
-
-def _takes_part(group: Group) -> bool:
-    return not group.row["diverged"] and group.row["method"] != POOLED

@@ -120,17 +120,17 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
         "page.html",
         title=name,
         verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
-        warnings=[*_leaks(groups), *missed_sentences(groups), *majority_sentences(groups)],
+        warnings=[
+            *list(dict.fromkeys(f"{note}." for group in groups for note in group.row["degenerate"] if _LEAK in note)),
+            *missed_sentences(groups),
+            *majority_sentences(groups),
+        ],
         overview=_facts(groups),
         remarks=remarks[:_REMARKS],
         further_remarks=remarks[_REMARKS:],
         table=page_tables.numbers_table(charted, pairs, lambda format: results_table(results, format == "latex")),
         sections=[*map(render_section, parts), *_sections(charted)],
     )
-
-
-def _leaks(groups: Sequence[Group]) -> list[str]:
-    return list(dict.fromkeys(f"{note}." for group in groups for note in group.row["degenerate"] if _LEAK in note))
 
 
 def _unbroken(sentence: str) -> str:

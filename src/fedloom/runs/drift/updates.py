@@ -45,12 +45,11 @@ def _blocks(moves: Sequence[Move], names: Sequence[str]) -> Iterator[Tensor]:
     for name in names:
         for start in range(0, moves[0][0][name].numel(), width):
             columns = slice(start, start + width)
-            parts = [[_slice(tree[name], columns) for tree in move if tree is not None] for move in moves]
+            parts = [
+                [tree[name].detach().reshape(-1)[columns].to("cpu", torch.float64) for tree in move if tree is not None]
+                for move in moves
+            ]
             yield torch.stack([values[0] if len(values) == 1 else values[0] - values[1] for values in parts])
-
-
-def _slice(values: Tensor, columns: slice) -> Tensor:
-    return values.detach().reshape(-1)[columns].to("cpu", torch.float64)
 
 
 def ratio(top: float, bottom: float) -> float | None:
