@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from torch import nn
 
@@ -21,7 +21,7 @@ from fedloom.results.comparison import Comparison
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback, callback_list
 from fedloom.runs.config.grid import variants, variants_with_references
-from fedloom.runs.config.keywords import CompareKeywords, RunKeywords, describe, scenario_section, suited
+from fedloom.runs.config.keywords import describe, scenario_section, suited
 from fedloom.runs.config.model_key import is_python_object, with_user_models
 from fedloom.runs.config.run_config import RunConfig, load, note_unused_options, parse
 from fedloom.runs.config.scenario_config import ScenarioConfig
@@ -36,6 +36,7 @@ from fedloom.runs.studies.run_study import compare as compare_runs
 if TYPE_CHECKING:
     from fedloom.diagnosis.advice import Advice
     from fedloom.diagnosis.diagnosis import Diagnosis
+    from fedloom.keys import CompareKeys, NeedsKeys, RunKeys
     from fedloom.nets.net import Net
     from fedloom.results.report.holdings_table import Inspection
 
@@ -45,20 +46,6 @@ Described: TypeAlias = str | ScenarioConfig | Scenario | Mapping[str, Any]
 Model: TypeAlias = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
 
-@overload
-def run(
-    method: str = ...,
-    scenario: Described = ...,
-    *,
-    model: Model | Sequence[Model] | None = ...,
-    out: Path | str | None = ...,
-    existing: Existing = ...,
-    callbacks: Callback | Sequence[Callback] = ...,
-    progress: bool = ...,
-    **keys: Unpack[RunKeywords],
-) -> Result: ...
-@overload
-def run(method: str = ..., scenario: Any = ..., **keys: Any) -> Result: ...
 def run(
     method: str = "fedavg",
     scenario: Described | None = None,
@@ -68,7 +55,7 @@ def run(
     existing: Existing = "refuse",
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool = True,
-    **keys: Any,
+    **keys: Unpack[RunKeys],
 ) -> Result:
     """Train and test one method.
 
@@ -85,7 +72,9 @@ def run(
             start "fresh".
         callbacks: objects that watch the run (`fedloom.runs.callbacks.Callback`).
         progress: show it, in a terminal and a notebook as bars, elsewhere as lines of the logger "fedloom".
-        keys: those of a config (rounds, participation, seed, optimizer, ...).
+        keys: those of a config. The ten that matter first: `rounds`, `participation`, `local_epochs`, `batch_size`,
+            `optimizer`, `seed`, `evaluation`, `engine`, `precision`, and the section with the method's own options, as
+            in `fedsc={"tau": 0.1}`. `fedloom config` prints all, and the page "Configuration" explains them.
 
     Raises what `fedloom.runs.run.run` raises.
     """
@@ -114,23 +103,6 @@ def run(
     return result
 
 
-@overload
-def compare(
-    methods: str | Sequence[str] | None = ...,
-    scenario: Described | Sequence[Described] = ...,
-    *,
-    seeds: int | Sequence[int] | None = ...,
-    model: Model | Sequence[Any] | None = ...,
-    out: Path | str | None = ...,
-    existing: Existing = ...,
-    jobs: int = ...,
-    callbacks: Callback | Sequence[Callback] = ...,
-    references: bool = ...,
-    progress: bool = ...,
-    **keys: Unpack[CompareKeywords],
-) -> Comparison: ...
-@overload
-def compare(methods: str | Sequence[str] | None = ..., scenario: Any = ..., **keys: Any) -> Comparison: ...
 def compare(
     methods: str | Sequence[str] | None = None,
     scenario: Described | Sequence[Described] | None = None,
@@ -143,7 +115,7 @@ def compare(
     callbacks: Callback | Sequence[Callback] = (),
     references: bool = False,
     progress: bool = True,
-    **keys: Any,
+    **keys: Unpack[CompareKeys],
 ) -> Comparison:
     """Train and test several methods with several seeds, on equal terms.
 
@@ -278,7 +250,7 @@ def advise(
     out: Path | str | None = None,
     jobs: int = 1,
     progress: bool = True,
-    **needs: Any,
+    **needs: Unpack[NeedsKeys],
 ) -> Advice:
     """Say which methods to try on a federation's data, and why; with `trial`, try them.
 

@@ -1,9 +1,11 @@
 """A study from Python: a grid of runs that is planned, run and read without a YAML file."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from fedloom.results.data_table import DataTable
 from fedloom.results.looks import overview, overview_lines, stages
 from fedloom.results.result import Summary
 from fedloom.runs.callbacks import Callback, callback_list
-from fedloom.runs.config.keywords import CompareKeywords, scenario_section
+from fedloom.runs.config.keywords import scenario_section
 from fedloom.runs.config.run_config import note_unused_options
 from fedloom.runs.config.scenario_config import ScenarioConfig
 from fedloom.runs.storage.finished_runs import refuse_mixed_results
@@ -29,6 +31,9 @@ from fedloom.runs.studies.study_folder import StudyFolder
 from fedloom.runs.studies.study_folder import read as read_plan
 from fedloom.runs.studies.tuning import jobs_of
 
+if TYPE_CHECKING:
+    from fedloom.keys import CompareKeys
+
 _log = logging.getLogger(__name__)
 _Described = str | ScenarioConfig
 
@@ -39,51 +44,48 @@ class Study:
     Every run is a *cell*. `plan` shows them, `run` runs those that are left, `results` reads those that have finished.
     """
 
-    @overload
     def __init__(
         self,
-        methods: str | Sequence[str] | Mapping[str, Mapping[str, Any] | None] | None = ...,
+        methods: str | Sequence[str] | Mapping[str, Mapping[str, Any] | None] | None = None,
         *,
         out: Path | str,
-        scenario: _Described | Sequence[_Described] | None = ...,
-        settings: Mapping[str, _Described | Mapping[str, Any]] | Sequence[str] | None = ...,
-        primary: Sequence[str] = ...,
-        margin: float = ...,
-        seeds: int | Sequence[int] | Mapping[str, Any] | None = ...,
-        config: str | None = ...,
-        model: str | Mapping[str, Any] | Sequence[Any] | None = ...,
-        tune: Mapping[str, Any] | None = ...,
-        tries: int | None = ...,
-        trials: Mapping[str, Any] | None = ...,
-        **keys: Unpack[CompareKeywords],
-    ) -> None: ...
-    @overload
-    def __init__(self, methods: Any = ..., *, out: Path | str, **keys: Any) -> None: ...
-    def __init__(self, methods: Any = None, *, out: Path | str, **keys: Any) -> None:
+        scenario: _Described | Sequence[_Described] | None = None,
+        settings: Mapping[str, _Described | Mapping[str, Any]] | Sequence[str] | None = None,
+        primary: Sequence[str] | None = None,
+        margin: float | None = None,
+        seeds: int | Sequence[int] | Mapping[str, Any] | None = None,
+        config: str | None = None,
+        model: str | Mapping[str, Any] | Sequence[Any] | None = None,
+        tune: Mapping[str, Any] | None = None,
+        tries: int | None = None,
+        trials: Mapping[str, Any] | None = None,
+        **keys: Unpack[CompareKeys],
+    ) -> None:
         """Plan a study; nothing is written, and no data are read.
 
         Args:
             methods: names, or a mapping of labels to keys (`method`, `preset`, options); None takes the config's own.
             out: folder of the study.
-            keys: keys of a config, as `fedloom.compare` takes them, whose lists are compared; and these of a study:
-
-        - `scenario`: a description from `fedloom.scenario`, or a list of them.
-        - `settings`: a mapping of names to scenarios, or to keys of a config on top of the shared ones.
-        - `primary`: the few methods whose comparisons are a family apart from the others, by label.
-        - `margin`: the equivalence margin, in points; 1 by default, and 0 calls nothing equivalent.
-        - `seeds`: the seeds, or how many from 0 on; three if None. `{"until": "decided", "most": 10}` adds seeds until
-          rows are decided.
-        - `config`: a YAML config, or the name of a ready one, below all other keys.
-        - `model`: name or section of a network.
-        - `tune`: keys with the values that every method tries on validation data, as in a study file.
-        - `tries`: number of points that a range in `tune` gives.
-        - `trials`: keys for these trials alone.
+            scenario: a description from `fedloom.scenario`, or a list of them.
+            settings: a mapping of names to scenarios, or to keys of a config on top of the shared ones.
+            primary: the few methods whose comparisons are a family apart from the others, by label.
+            margin: the equivalence margin, in points; 1 by default, and 0 calls nothing equivalent.
+            seeds: the seeds, or how many from 0 on; three if None. `{"until": "decided", "most": 10}` adds seeds until
+                rows are decided.
+            config: a YAML config, or the name of a ready one, below all other keys.
+            model: name or section of a network.
+            tune: keys with the values that every method tries on validation data, as in a study file.
+            tries: number of points that a range in `tune` gives.
+            trials: keys for these trials alone.
+            keys: keys of a config, as `fedloom.compare` takes them, whose lists are compared.
 
         Raises `ConfigError` for the first mistake in any cell, and for objects that a file cannot hold.
         """
         if methods is not None and not methods:
             raise ConfigError(f"methods = {methods!r}: need one; leave methods out for the config's own")
-        values = {key: _plain(key, value) for key, value in keys.items() if value is not None}
+        of_study = {"scenario": scenario, "settings": settings, "primary": primary, "margin": margin, "seeds": seeds}
+        of_study |= {"config": config, "model": model, "tune": tune, "tries": tries, "trials": trials}
+        values = {key: _plain(key, value) for key, value in {**of_study, **keys}.items() if value is not None}
         if methods is not None:
             values["methods"] = _plain("methods", split_names(methods) if isinstance(methods, str) else methods)
         self._plan, self.folder = parse_study(values), expand_home(out)
@@ -91,7 +93,7 @@ class Study:
         jobs_of(self._plan, self._plan.cells)  # raises for the first mistake in any trial
 
     @classmethod
-    def read(cls, folder: Path | str) -> "Study":
+    def read(cls, folder: Path | str) -> Study:
         """Return the study of a folder, whoever began it. Raises `ConfigError` if there is none."""
         path = expand_home(folder)
         plan = read_plan(path)

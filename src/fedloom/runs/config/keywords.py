@@ -1,10 +1,9 @@
-"""Configs from Python values: the keywords of `fedloom.run`, `compare` and `scenario`, and descriptions of scenarios.
-The keywords are typed for editors, which complete and check them. They repeat the fields of `RunConfig` and
-`ScenarioConfig` that are not parameters of these functions; a test compares the two. A section is a mapping of its keys
-to values; where it has a `name`, the name alone will do."""
+"""Scenarios from Python values. The types of their keys are in `keys.pyi`."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.process_settings import reproducible_settings
@@ -15,79 +14,14 @@ from fedloom.data.sources.python import frame_advice, splits_from
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.config.scenario_config import ScenarioConfig
 
-Section: TypeAlias = Mapping[str, Any]
+if TYPE_CHECKING:
+    from fedloom.keys import ScenarioKeys
 
 
-class RunKeywords(TypedDict, total=False):
-    """Keys of a run's config, except method, scenario and model."""
-
-    preset: str
-    share: Literal["all", "trainable"]
-    rounds: int
-    participation: float
-    local_epochs: int
-    batch_size: int
-    optimizer: str | Section
-    augment: Section
-    precision: Literal["float32", "tf32", "bfloat16"]
-    evaluation: Section
-    early_stopping: Section | None
-    drift: bool | Section | None
-    checkpoint: Section
-    seed: int
-    engine: str | Section
-    flower: Section
-    options: Mapping[str, Section]
-
-
-class CompareKeywords(TypedDict, total=False):
-    """The same keys for several runs: each may be a list of values, which are compared."""
-
-    preset: str | Sequence[str]
-    share: Literal["all", "trainable"] | Sequence[Literal["all", "trainable"]]
-    rounds: int | Sequence[int]
-    participation: float | Sequence[float]
-    local_epochs: int | Sequence[int]
-    batch_size: int | Sequence[int]
-    optimizer: str | Section | Sequence[str | Section]
-    augment: Section | Sequence[Section]
-    precision: Literal["float32", "tf32", "bfloat16"] | Sequence[Literal["float32", "tf32", "bfloat16"]]
-    evaluation: Section | Sequence[Section]
-    early_stopping: Section | Sequence[Section | None] | None
-    drift: bool | Section | Sequence[bool | Section | None] | None
-    checkpoint: Section
-    seed: int | Sequence[int]
-    engine: str | Section
-    flower: Section
-    options: Mapping[str, Section]
-
-
-class ScenarioKeywords(TypedDict, total=False):
-    """Keys of every scenario, except the source. Each source and each partition has further ones."""
-
-    partition: str
-    clients: int
-    val: float
-    split: Section | None
-    tests: Literal["shares", "matched"]
-    public: float | Section
-    skews: Sequence[Section]
-    attack: str | Section | None
-    held_out: Section | Sequence[int] | None
-    group: str | Section | None
-    shared_groups: Literal["refuse", "drop_test", "drop_train"]
-    labels: Literal["single", "multi"]
-    cross_owner: Literal["keep", "refuse"]
-    seed: int | None
-
-
-# First overloads: keywords that editors complete. The others take sections of methods, and keys of parts, as well.
 @overload
-def scenario(source: str, **keys: Unpack[ScenarioKeywords]) -> ScenarioConfig: ...
+def scenario(source: str, **keys: Unpack[ScenarioKeys]) -> ScenarioConfig: ...
 @overload
-def scenario(source: str, **keys: Any) -> ScenarioConfig: ...
-@overload
-def scenario(source: Any, **keys: Any) -> Scenario: ...
+def scenario(source: Any, **keys: Unpack[ScenarioKeys]) -> Scenario: ...
 def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     """Describe a scenario, e.g. `scenario("digits", partition="dirichlet", alpha=0.1, clients=10)`.
 
