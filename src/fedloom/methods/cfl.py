@@ -34,9 +34,6 @@ class CFL(fm.Method):
             "uniform", "Weights of the members of a cluster: equal, or by their samples."
         )
 
-    presets = {"paper": {"weights": "samples", "linkage": "single"}, "authors": {}, "sound": {}}
-    settings = {"authors": fm.training(lr=0.1, momentum=0.9, decay=0.99)}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         if "servermomentum" in self.wrappers:
             raise fm.ConfigError(

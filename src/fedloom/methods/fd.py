@@ -35,8 +35,6 @@ class FD(fm.Method):
             "before each step, of all epochs (training) or of the last one (last_epoch).",
         )
 
-    presets = {"paper": {"outputs_from": "training"}, "authors": {"outputs_from": "training"}, "sound": {}}
-
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         classes = ctx.task.num_classes
         nothing = fm.ClassTable(torch.zeros(0, classes, classes), torch.zeros(0, classes, dtype=torch.bool))

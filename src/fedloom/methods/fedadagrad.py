@@ -15,7 +15,5 @@ class FedAdagrad(adaptive.FedOpt):
         server_lr: float = fm.option(0.1, "eta, the server's step.", gt=0)
         beta1: float = fm.option(0.0, "Share of the last direction in m; 0 in the paper.", ge=0, lt=1)
 
-    presets = {"paper": {}, "authors": {"v0": 0.0}, "sound": {}}
-
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square

@@ -19,8 +19,6 @@ class FedAdam(adaptive.FedOpt):
             False, "Multiply eta by sqrt(1 - beta2^t) / (1 - beta1^t) in round t, as Keras does."
         )
 
-    presets = {"paper": {}, "authors": {"beta2": 0.999, "v0": 0.0, "bias_correction": True}, "sound": {}}
-
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         beta2: float = self.options.beta2
         return beta2 * v + (1 - beta2) * square

@@ -37,8 +37,6 @@ class FedALA(fm.Method):
             ge=1,
         )
 
-    presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"share": 1.0, "first": 1}}
-
     def extra(self, net: fm.Net) -> nn.Module:
         roles, mixing = net.roles(), nn.Module()
         for name, entry in net.named_parameters():

@@ -48,12 +48,6 @@ class FedAMP(fm.Method):
             "last round's participants.",
         )
 
-    presets = {
-        "paper": {"weight": 1.0, "alpha": 1e4, "kernel": "exponential", "sigma": 1e6},
-        "authors": {"weight": 1.0, "alpha": 1e4, "kernel": "exponential", "sigma": 1e6},
-        "sound": {},
-    }
-
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}
 

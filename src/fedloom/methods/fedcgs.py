@@ -73,7 +73,6 @@ class FedCGS(OneShotHead):
     log(n_c / N). Any split of the same samples over clients gives the same head."""
 
     Options = Options
-    presets = {"paper": {"gamma": 0.0}, "authors": {"gamma": 0.0}, "sound": {}}
     head_round = GaussianHead
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:

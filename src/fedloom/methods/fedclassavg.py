@@ -34,8 +34,6 @@ class FedClassAvg(fm.Method):
             1, "Epochs of cross-entropy alone when a client takes part for the first time.", ge=0
         )
 
-    presets = {"paper": {}, "authors": {"tau": 100.0, "base_tau": 0.07, "rho": 0.0}, "sound": {}}
-
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         return fm.Start(start.tree, {"received": fm.get_tree(payload, "model"), "first": "met" not in state})

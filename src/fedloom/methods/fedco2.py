@@ -74,18 +74,6 @@ class FedCO2(fm.Method):
             True, "Until the first uploads the bank holds every client's first head (if offline_init is same)."
         )
 
-    presets = {
-        "paper": {},
-        "authors": {
-            "algorithm": "label_skew",
-            "weights": "samples",
-            "bn_stats": "shared",
-            "offline_init": "independent",
-        },
-        "sound": {},
-    }
-    settings = {"authors": fm.training(local_epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         if "bn" in self.options.personal:

@@ -36,9 +36,6 @@ class FedCP(fm.Method):
         )
         noise: bool = fm.option(True, "Gumbel noise in the gate while training; tests have none.")
 
-    presets = {"paper": {"weight": 5.0}, "authors": {"weight": 5.0}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
-
     def extra(self, net: fm.Net) -> nn.Module:
         return Gate(net.head.in_features).to(net.head.weight.dtype)
 

@@ -58,7 +58,6 @@ class FedDBE(Debiased):
     global model."""
 
     spec = fm.Spec(receives=None, private=frozenset({fm.Role.EXTRA}), features=True, labels="multi")
-    settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)

@@ -61,9 +61,6 @@ class FedDecorr(Decorr, FedAvg):
     the squared entries of M off its diagonal, over B. `form="paper"`: |M / B|_F^2 / d^2. A batch of one sample has no
     term. T grows with the batch, the paper's form does not."""
 
-    presets = {"paper": {"form": "paper"}, "authors": {}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
-
 
 @contextlib.contextmanager
 def features_of(net: fm.Net) -> Iterator[list[Tensor]]:

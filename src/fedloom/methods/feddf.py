@@ -33,8 +33,6 @@ class FedDF(fm.Method):
         cosine: bool = fm.option(True, "Whether the rate falls to 0 along half a cosine during a round.")
         server_batch_size: int | None = fm.option(128, "Public samples in each step. Null takes all.", ge=1)
 
-    presets = {"paper": {"steps": 10_000}, "authors": {"steps": 10_000}, "sound": {}}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         if len(tasks) > 1 and self.wrappers:
             raise fm.ConfigError(

@@ -34,8 +34,6 @@ class FedDisco(fm.Method):
             False, "Divide the distance by its sum over the participants, so that a means the same for both distances."
         )
 
-    presets = {"paper": {}, "authors": {"distance": "kl", "normalised": True}, "sound": {}}
-
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         return payload | {"discrepancy": discrepancy(ctx.class_counts, self.options.distance)}, state

@@ -34,13 +34,6 @@ class FedDistill(fm.Method):
             "KL against the log of the outputs, or against the outputs themselves, as FedDW's code does by mistake.",
         )
 
-    presets = {
-        "paper": {},
-        "authors": {"compares": "probabilities"},
-        "sound": {},
-        "feddw": {"compares": "probabilities"},
-    }
-
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"soft_labels": identity_labels(ctx.task.num_classes)}
 

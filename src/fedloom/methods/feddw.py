@@ -201,12 +201,6 @@ class FedDW(DW, FedAvg):
     `sound` has mu = 30 and leaves out rows without data: see the method's page."""
 
     spec = fm.Spec(head_bias=False)
-    presets = {
-        "paper": {},
-        "authors": {"mu_decay": (9, 10), "sl_ema": 0.5, "sl_cumulative": True, "absent_row": "eye", "head_bias": True},
-        "sound": {"mu": 30.0, "absent_row": "mask"},
-    }
-    settings = {"authors": fm.training(local_epochs=5, batch_size=128, name="adam", lr=0.001)}
 
 
 @fm.WRAPPERS.register("dw")

@@ -20,8 +20,6 @@ class FedDyn(fm.Method):
         alpha: float = fm.option(0.01, "Strength of the regulariser, which is undefined at 0.", gt=0)
         clip: float | None = fm.option(None, "Bound of the gradients' joint 2-norm. Null is no bound.", gt=0)
 
-    presets = {"paper": {}, "authors": {"clip": 10.0}, "sound": {}}
-
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"h": zeros(ctx.task)}
 

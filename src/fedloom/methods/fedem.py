@@ -25,8 +25,6 @@ class FedEM(fm.Method):
     class Options(fm.Options):
         components: int = fm.option(3, "M, the number of shared models; 1 is FedAvg.", ge=1)
 
-    settings = {"authors": fm.training(local_epochs=1, batch_size=128, lr=0.03, momentum=0.9, weight_decay=5e-4)}
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         nets: dict[str, str | None] = {component(number): None for number in range(self.options.components)}

@@ -23,9 +23,6 @@ class FedExP(fm.Method):
         weights: Literal["samples", "uniform"] = fm.option("samples", "Weights p_k of the means over clients.")
         average: bool = fm.option(True, "Test the mean of the last two iterates instead of the last one.")
 
-    presets = {"paper": {"weights": "uniform"}, "authors": {"eps_by_participants": True}, "sound": {}}
-    settings = {"authors": fm.training(lr=0.01, momentum=0.0, weight_decay=1e-4, decay=0.998)}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, optimizer = super().examine(tasks, participants), tasks[0].optimizer
         if optimizer.name == "sgd" and not optimizer.momentum:

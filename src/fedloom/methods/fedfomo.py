@@ -49,11 +49,6 @@ class FedFomo(fm.Method):
             " latest, as in FL-bench.",
         )
 
-    presets = {"paper": {}, "authors": {"models": 4, "norm": "l1"}, "sound": {}}
-    settings = {
-        "authors": fm.training(local_epochs=5, batch_size=50, lr=0.1, momentum=0.0, decay=0.99, weight_decay=1e-4)
-    }
-
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {"affinity": torch.eye(ctx.task.clients)}
 

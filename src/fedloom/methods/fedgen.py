@@ -40,9 +40,6 @@ class FedGen(fm.Method):
             0.0, "Weight of the released code's term against features that do not follow the noise.", ge=0
         )
 
-    presets = {"paper": {}, "authors": {"weight": 10.0, "diversity": 1.0}, "sound": {}}
-    settings = {"authors": fm.training(batch_size=32, lr=0.01, momentum=0.0)}
-
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         task, options = ctx.task, self.options
         with task.streams.isolated("generator"):

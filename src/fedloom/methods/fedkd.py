@@ -39,8 +39,6 @@ class FedKD(fm.Method):
             0.98, "Share of the squared singular values that is kept at the last round.", gt=0, le=1
         )
 
-    presets = {"paper": {}, "authors": {}, "sound": {}, "fedssa": {"mentee": "fedssa-cnn5"}}
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         factors = self.options.compresses != "nothing"

@@ -46,13 +46,6 @@ class FedL2G(fm.Method):
         server_lr: float = fm.option(0.1, "Learning rate of the vectors.", ge=0)
         clip: float | None = fm.option(100.0, "Bound of the norm of the vectors' gradient at a client.", gt=0)
 
-    presets = {
-        "paper": {"drawn_quiz": False, "warm_up": 50},
-        "authors": {"drawn_quiz": False, "warm_up": 50},
-        "sound": {},
-    }
-    settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.01, momentum=0.0)}
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         if self.options.guides == "features":

@@ -42,9 +42,6 @@ class FedMD(fm.Method):
             "the start, and teach each other nothing new.",
         )
 
-    presets = {"paper": {"start": "drawn"}, "authors": {"start": "drawn"}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=4, name="adam", lr=1e-3)}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         if self.options.start == "common" and len(tasks) < tasks[0].clients:

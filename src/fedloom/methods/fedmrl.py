@@ -40,9 +40,6 @@ class FedMRL(fm.Method):
             None, "Bound of the gradients' 2-norm, of each net alone. Null is no bound; the authors take 50.", gt=0
         )
 
-    presets = {"paper": {}, "authors": {"clip": 50.0}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=10, batch_size=512, lr=0.01, momentum=0.9, weight_decay=1e-3)}
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.spec = fm.Spec(

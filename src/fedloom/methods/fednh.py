@@ -36,8 +36,6 @@ class FedNH(fm.Method):
         learn_scale: bool = fm.option(False, "Whether s is trained and averaged like a weight, from `scale` on.")
         clip: float | None = fm.option(10.0, "Bound of the gradients' joint 2-norm. Null is no bound.", gt=0)
 
-    presets = {"paper": {}, "authors": {"learn_scale": True, "scale": 20.0}, "sound": {}}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
         if task.feature_dim < task.num_classes:

@@ -17,9 +17,6 @@ class FedNTD(fm.Method):
         tau: float = fm.option(1.0, "Temperature of the distillation.", gt=0)
 
     spec = fm.Spec(single_because="it distils a softmax without the true class")
-    settings = {
-        "authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.9, weight_decay=1e-5, decay=0.99)
-    }
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)

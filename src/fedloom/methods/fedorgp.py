@@ -51,9 +51,6 @@ class FedORGP(PrototypePull):
             ge=0,
         )
 
-    presets = {"paper": {}, "authors": {"adaptive": True, "filtered": True}, "sound": {"server_epochs": 100}}
-    settings = {"authors": fm.training(local_epochs=1, lr=0.01, momentum=0.0)}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
         if task.num_classes > task.feature_dim:

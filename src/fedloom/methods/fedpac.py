@@ -52,8 +52,6 @@ class FedPAC(fm.Method):
             "What pulls features of a class without a global mean: the client's own mean before training, or nothing.",
         )
 
-    settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)}
-
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         payload: fm.Record = {name: server[name] for name in ("model", "prototypes") if name in server}
         name = _head_of(client)

@@ -31,8 +31,6 @@ class FedPCL(fm.Method):
     class Options(fm.Options):
         tau: float = fm.option(0.07, "Temperature of both contrasts. The default is our choice.", gt=0)
 
-    settings = {"authors": fm.training(local_epochs=1, batch_size=32, name="adam", lr=0.001)}
-
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}
 

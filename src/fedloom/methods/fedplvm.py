@@ -41,13 +41,6 @@ class FedPLVM(fm.Method):
             True, "Whether a class that no participant holds keeps its prototypes. Released code drops them."
         )
 
-    presets = {
-        "paper": {"keep_absent": False},
-        "authors": {"keep_absent": False, "weights": "uniform"},
-        "sound": {"weight": 1.0},
-    }
-    settings = {"authors": fm.training(local_epochs=2, lr=0.01, momentum=0.5, weight_decay=1e-5)}
-
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         tables, classes = [fm.get_table(upload, "prototypes") for upload in uploads.values()], ctx.task.num_classes
         rows = [torch.cat([t.values[:, label][t.held[:, label]] for t in tables]) for label in range(classes)]

@@ -25,13 +25,6 @@ class FedProc(fm.Method):
             " 1) / (T - 1): round 1 has a share of 1 and no prototypes yet, so nothing is learned.",
         )
 
-    presets = {
-        "paper": {},
-        "authors": {"learns_at_once": False, "prototypes_from": "last_epoch", "keep_absent": False},
-        "sound": {},
-    }
-    settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         if tasks[0].rounds == 1:

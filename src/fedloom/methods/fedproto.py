@@ -38,15 +38,6 @@ class FedProto(PrototypePull):
             "how they get it; this is our choice.",
         )
 
-    presets = {
-        "paper": {},
-        "authors": {"weights": "uniform", "prototypes_from": "last_epoch", "nearest_among": "own"},
-        "sound": {},
-        "feddw": {},
-        "fedskc": {"average_model": True},
-        "fedsc": {"average_model": True},
-    }
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         sends = dict(self.spec.sends)

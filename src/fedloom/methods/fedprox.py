@@ -14,7 +14,6 @@ class FedProx(fm.Method):
         )
 
     spec = fm.Spec(labels="multi")
-    presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"mu": 0.01}, "fedco2": {"mu": 0.001}}
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)

@@ -28,10 +28,6 @@ class FedRCL(fm.Method):
         beta: float = fm.option(1.0, "Weight of the penalty relative to the contrast.", ge=0)
         threshold: float = fm.option(0.7, "Cosine below which a pair is not penalised.", ge=-1, le=1)
 
-    settings = {
-        "authors": fm.training(local_epochs=5, batch_size=50, lr=0.1, momentum=0.0, weight_decay=1e-3, decay=0.998)
-    }
-
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options = self.options
         levels, z = net.levels(batch.x)

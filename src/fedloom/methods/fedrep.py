@@ -24,13 +24,6 @@ class FedRep(fm.Method):
             "samples", "Weights of clients in the mean: by samples, as in released code, or equal, as in the paper."
         )
 
-    presets = {
-        "paper": {"weights": "uniform"},
-        "authors": {},
-        "sound": {},
-        "feddw": {"head_epochs": 1, "body_epochs": 4},
-    }
-
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         head, options = frozenset({fm.Role.HEAD}), self.options
         body = fm.Train(self.loss, options.body_epochs, trains=fm.TRAINABLE - head)

@@ -22,8 +22,6 @@ class FedRoD(fm.Method):
             1.0, "Strength of the balance; at 0 only classes that the client lacks are left out.", ge=0
         )
 
-    presets = {"paper": {}, "authors": {}, "sound": {}, "fedco2": {"balanced": False}}
-
     def extra(self, net: fm.Net) -> nn.Module:
         return deep_copy(net.head)
 

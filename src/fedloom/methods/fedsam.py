@@ -21,7 +21,6 @@ class FedSAM(fm.Method):
         eta: float = fm.option(0.2, "Number that the adaptive ascent adds to the size of each weight.", ge=0)
 
     spec = fm.Spec(labels="multi")
-    settings = {"authors": fm.training(local_epochs=1, batch_size=64, lr=0.01, momentum=0.0, weight_decay=4e-4)}
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [fm.Train(self.loss, ctx.task.local_epochs, ascent=self.ascent if self.options.rho else None)]

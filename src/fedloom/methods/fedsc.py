@@ -62,20 +62,6 @@ class FedSC(fm.Method):
         rpcl_ramp: int = fm.option(0, "Rounds over which RPCL's weight grows to its full value; 0 is at once.", ge=0)
         lambda_cpdr: float = fm.option(1.0, "Weight of CPDR.", ge=0)
 
-    presets = {
-        "paper": {},
-        "authors": {
-            "neighbour": "none",
-            "scale": "none",
-            "positives": "self",
-            "cpdr": "off",
-            "consistent": "code",
-            "prototypes_from": "last_epoch",
-        },
-        "sound": {"tau": 0.5, "cpdr": "mse"},
-    }
-    settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.1, momentum=0.0)}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         clamped = neighbours_clamped("fedsc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped

@@ -79,23 +79,6 @@ class FedSKC(fm.Method):
                 raise ValueError("the lower bound comes first")
             return bounds
 
-    presets = {
-        "paper": {},
-        "authors": {
-            "scale": "none",
-            "denominator": "positive_twice",
-            "missing_positive": "self",
-            "lcl_ramp": 100,
-            "silu": False,
-            "knowledge_from": "last_epoch",
-            "gda": "fedavg",
-            "beta": 0.99,
-            "gpr_classes": "own",
-        },
-        "sound": {"tau": 0.5, "scale": "none", "gda": "fedavg", "gpr": "off"},
-    }
-    settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.1, momentum=0.0)}
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.mean_alone = self.options.neighbours == 0 and self.options.gda in ("fedavg", "uniform")

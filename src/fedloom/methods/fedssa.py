@@ -56,9 +56,6 @@ class FedSSA(fm.Method):
         )
         clip: float | None = fm.option(None, "Largest gradient norm. Null is no bound.", gt=0)
 
-    presets = {"paper": {}, "authors": {"pool": "all_known", "clip": 50.0, "mu0": 0.5, "t_stable": 2}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=25, batch_size=512, lr=0.005, momentum=0.9, weight_decay=5e-5)}
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         if self.options.pool == "all_known" and self.options.weights == "count":

@@ -20,8 +20,6 @@ class FedUV(fm.Method):
         )
         uniformity: float = fm.option(0.5, "Weight of the features' term.", ge=0)
 
-    presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"variance": 2.5, "uniformity": 0.5}}
-
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
         logits = net.head(z)

@@ -14,8 +14,6 @@ class FedYogi(adaptive.FedOpt):
     class Options(adaptive.Options):
         beta2: float = fm.option(0.99, "Inertia of v: a value near 1 lets v move slowly.", ge=0, lt=1)
 
-    presets = {"paper": {}, "authors": {"beta2": 0.999, "v0": 0.0}, "sound": {}}
-
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         beta2: float = self.options.beta2
         return v - (1 - beta2) * square * (v - square).sign()

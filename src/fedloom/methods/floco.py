@@ -37,9 +37,6 @@ class Floco(fm.Method):
         )
         rho: float = fm.option(0.1, "rho, the radius of a client's part, in the l1 norm.", ge=0)
 
-    presets = {"paper": {"tau": 250}, "authors": {"tau": 250}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=5, lr=0.02, momentum=0.5, weight_decay=5e-4)}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task, options = super().examine(tasks, participants), tasks[0], self.options
         tau = self.first_round(task)

@@ -36,13 +36,6 @@ class FML(fm.Method):
             "First weights of own nets: the common ones (our choice), or drawn by each client, as in released code.",
         )
 
-    presets = {
-        "paper": {},
-        "authors": {"weights": "uniform", "start": "drawn"},
-        "sound": {},
-        "fedssa": {"meme": "fedssa-cnn5"},
-    }
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         nets = {OWN: None, MEME: self.options.meme}

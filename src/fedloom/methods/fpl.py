@@ -30,9 +30,6 @@ class FPL(fm.Method):
         contrast: float = fm.option(1.0, "Weight of the contrast with the cluster prototypes.", ge=0)
         pull: float = fm.option(1.0, "Weight of the pull to the mean of a class's cluster prototypes.", ge=0)
 
-    presets = {"paper": {}, "authors": {"prototypes_from": "last_epoch", "keep_absent": False}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         if participants < FEWEST:

@@ -36,9 +36,6 @@ class GPFL(fm.Method):
             "client trained in its last round (zeros before).",
         )
 
-    presets = {"paper": {}, "authors": {"inputs": "own"}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
-
     def extra(self, net: fm.Net) -> nn.Module:
         return Conditions(net.head.out_features, net.head.in_features).to(net.head.weight.dtype)
 

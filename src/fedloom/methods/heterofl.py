@@ -34,8 +34,6 @@ class HeteroFL(fm.Method):
         mask: bool = fm.option(True, "Set the logits of classes that the client lacks to 0 in training.")
         weights: Literal["uniform", "samples"] = fm.option("uniform", "Weights of the clients that hold a number.")
 
-    settings = {"authors": fm.training(local_epochs=5, lr=0.1, momentum=0.9, weight_decay=5e-4)}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         for task in tasks[1:]:

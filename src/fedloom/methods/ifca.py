@@ -31,9 +31,6 @@ class IFCA(fm.Method):
             False, "Whether the clusters have one body, averaged over all clients, and a head each."
         )
 
-    presets = {"paper": {"weights": "uniform"}, "authors": {"weights": "uniform"}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.25, momentum=0.0)}
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         if self.options.share_body:

@@ -17,9 +17,6 @@ class MOON(fm.Method):
         mu: float = fm.option(5.0, "Weight of the contrast; 0 is FedAvg.", ge=0)
         tau: float = fm.option(0.5, "Temperature of the contrast.", gt=0)
 
-    presets = {"paper": {}, "authors": {"mu": 1.0}, "sound": {}, "feddw": {"mu": 5.0}, "fedco2": {"mu": 1.0}}
-    settings = {"authors": fm.training(local_epochs=5, batch_size=64, lr=0.1, momentum=0.9, weight_decay=1e-5)}
-
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, {}, ctx)
         return fm.Start(start.tree, {"received": start.tree} | state)

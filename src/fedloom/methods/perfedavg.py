@@ -28,8 +28,6 @@ class PerFedAvg(fm.Method):
         )
         delta: float = fm.option(1e-3, "Distance between the points of these two gradients.", gt=0)
 
-    presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"alpha": 0.01, "beta": 0.001}}
-
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         rate = ctx.lr if self.options.beta is None else self.options.beta
         return [fm.Train(self.loss, ctx.task.local_epochs, optimizer=fm.OptimizerSpec(lr=rate))]

@@ -64,9 +64,6 @@ class PFedFDA(fm.Method):
             True, "Whether classes that no client has held yet are left out. The paper gives them random means."
         )
 
-    presets = {"paper": {"mask_unknown": False}, "authors": {"mask_unknown": False, "ridge": "identity"}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
         if "head.bias" not in task.init:

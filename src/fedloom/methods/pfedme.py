@@ -33,8 +33,6 @@ class PFedMe(fm.Method):
             "uniform", "Weights of clients in the mean: equal, as in Algorithm 1, or by samples."
         )
 
-    presets = {"paper": {}, "authors": {"weights": "samples", "decay": 1e-3}, "sound": {}}
-
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         shared = fm.get_tree(payload, "model")
         return fm.Start(shared | {f"own.{name.removeprefix('shared.')}": value for name, value in shared.items()}, {})

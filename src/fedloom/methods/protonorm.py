@@ -29,9 +29,6 @@ class ProtoNorm(PrototypePull):
             True, "Whether a class that no participant holds keeps its prototype. Released code drops it."
         )
 
-    presets = {"paper": {}, "authors": {"keep_absent": False}, "sound": {}}
-    settings = {"authors": fm.training(local_epochs=1, batch_size=32, lr=0.01, momentum=0.0)}
-
     def distance(self, z: Tensor, rows: Tensor) -> Tensor:
         return super().distance(z, self.options.scale * rows)
 

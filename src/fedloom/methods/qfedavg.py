@@ -26,8 +26,6 @@ class QFedAvg(fm.Method):
             1.0, "How much more a client with a high loss counts. With 0 all participants count equally.", ge=0, le=60
         )
 
-    settings = {name: {"optimizer": {"momentum": 0.0}} for name in fm.PRESETS}
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         changes = replace(self.spec.sends["model"], spread=max(1.0, _LOSSES_APART**self.options.q))

@@ -29,8 +29,6 @@ class SCAFFOLD(fm.Method):
         )
         server_lr: float = fm.option(1.0, "eta_g, the server's step towards the mean.", gt=0)
 
-    settings = {name: {"optimizer": {"momentum": 0.0}} for name in fm.PRESETS}
-
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         optimizer, plain = tasks[0].optimizer, fm.OptimizerSpec()
         for key in ("name", "momentum", "weight_decay", "decay") if self.options.option == 2 else ():

@@ -1,4 +1,4 @@
-"""The source of a method and its traffic, for tables and pages, and how the five papers train all methods."""
+"""What the sources of methods say, from `sources.yaml`, and how the five papers train all methods."""
 
 import functools
 import re
@@ -57,15 +57,16 @@ class Citation:
 
 
 @functools.cache
-def _listed() -> dict[str, dict[str, Any]]:
-    text = (files("fedloom.methods") / "citations.yaml").read_text(encoding="utf-8")
-    listed: dict[str, dict[str, Any]] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+def _listed() -> dict[str, dict[str, dict[str, Any]]]:
+    text = (files("fedloom.methods") / "sources.yaml").read_text(encoding="utf-8")
+    listed: dict[str, dict[str, dict[str, Any]]] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return listed
 
 
 def traffic_symbols() -> Mapping[str, str]:
     """Return the tensors that a term of a traffic formula counts, by symbol."""
-    return _listed()["symbols"]
+    symbols: Mapping[str, Any] = _listed()["symbols"]
+    return symbols
 
 
 def compared_in(name: str) -> tuple[str, ...]:
@@ -73,13 +74,18 @@ def compared_in(name: str) -> tuple[str, ...]:
     return tuple(paper for paper, methods in COMPARED.items() if name in methods.split())
 
 
+def entry_of(name: str) -> dict[str, Any]:
+    """Return what `sources.yaml` says of the library's method `name`; empty for a plug-in."""
+    return _listed()["methods"].get(name, {})
+
+
 class ListedCitation:
-    """The `citation` of the library's own methods, from `citations.yaml`; None for a method that is not in it."""
+    """The `citation` of the library's own methods, from `sources.yaml`; None for a method that is not in it."""
 
     def __get__(self, method: object, kind: Any) -> Citation | None:
         name = kind.name().partition("+")[0]
-        entry = _listed()["methods"].get(name)
-        return None if entry is None else Citation(**entry, compared_in=compared_in(name))
+        cited = {key: value for key, value in entry_of(name).items() if key not in ("presets", "settings")}
+        return Citation(**cited, compared_in=compared_in(name)) if cited else None
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from fedloom.core.registry import Registry
 from fedloom.core.synonyms import plain_word
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, select
-from fedloom.methods.contract.citation import PAPERS, Citation, ListedCitation, compared_in
+from fedloom.methods.contract.citation import PAPERS, Citation, ListedCitation, compared_in, entry_of
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Tasks, Work
 from fedloom.methods.contract.means import ByNumber, Slices, mean_by_label, mean_of, require
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train, cross_entropy
@@ -71,8 +71,11 @@ M = TypeVar("M", bound="type[Method]")
 def register(method: M) -> M:
     """Class decorator: enter a method in the registry under its lower-case class name, with a preset for each paper
     that compares with it (`citation.compared_in`): the settings that the paper states for all methods, then the
-    method's own. `citation` is not inherited."""
-    own = vars(method).get("citation")
+    method's own. `citation` is not inherited. The library's methods have presets and settings in `sources.yaml`."""
+    own, entry = vars(method).get("citation"), entry_of(method.name())
+    if "presets" in entry:
+        method.presets = {**{name: {} for name in PRESETS}, **entry["presets"]}
+    method.settings = entry.get("settings", method.settings)
     method.citation = own or vars(Method)["citation"]
     papers = own.compared_in if own else compared_in(method.name())
     declared = vars(method).get("presets", {})  # a base's papers compared with the base
