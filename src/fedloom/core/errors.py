@@ -132,9 +132,8 @@ def short_repr(value: object, max_length: int = 80) -> str:
 
 
 def printable(text: str, *, keep_lines: bool = False) -> str:
-    """Escape the characters of foreign text that a terminal, a log or a page must not interpret: control characters,
-    marks that turn the direction of writing, invisible characters and, unless `keep_lines`, tabs and line breaks, which
-    would forge lines of a log."""
+    """Escape what a terminal, a log or a page must not interpret in foreign text: control characters, marks of
+    direction, invisible characters and, unless `keep_lines`, tabs and line breaks, which would forge lines of a log."""
     if text.isprintable():
         return text
     if keep_lines:

@@ -202,9 +202,8 @@ _WORKSPACE, _FIXED_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 
 @contextlib.contextmanager
 def gpu_settings(*, tf32: bool, deterministic: bool) -> Iterator[None]:
-    """Set for all threads in the block whether a GPU may round factors to TF32, and whether numbers must be the same
-    from run to run. Raises `ConfigError` for an operator without a deterministic form, and for other settings
-    elsewhere."""
+    """Set for all threads in the block whether a GPU may round factors to TF32, and whether numbers must repeat. Raises
+    `ConfigError` for an operator without a deterministic form, and for other settings elsewhere."""
     settings = [setting._replace(value=value) for setting, value in _gpu_values(tf32, deterministic)]
     if deterministic and os.environ.setdefault(_WORKSPACE, _FIXED_WORKSPACES[0]) not in _FIXED_WORKSPACES:
         problem = "with it, products differ from run to run; unset it, or set engine.deterministic: false"

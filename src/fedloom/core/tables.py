@@ -1,7 +1,6 @@
 """Class tables: one row per class, and a mask of the classes that at least one client holds.
 
-The row of any other class is zero, is never read as a value, and does not travel. The server's arithmetic is float64.
-"""
+The row of any other class is zero, never read and never sent. The server's arithmetic is float64."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

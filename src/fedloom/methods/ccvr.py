@@ -93,8 +93,7 @@ def pooled(uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor]:
 def virtual_features(
     mean: fm.ClassTable, covariances: Tensor, count: int, ctx: fm.ServerContext
 ) -> tuple[Tensor, Tensor]:
-    """Draw `count` features from N(mean, covariances) of every held class: z [n, d] and labels [n]; negative
-    eigenvalues count as 0."""
+    """Draw `count` z [n, d] from N(mean, covariances) of each held class, with labels [n]; no eigenvalue is below 0."""
     rng, drawn = ctx.task.streams.numpy("virtual", ctx.round), []
     labels = mean.held.nonzero()[:, 0]
     for label in labels.tolist():

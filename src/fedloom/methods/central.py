@@ -11,8 +11,7 @@ class Central(fm.Method):
 
     It visits as many samples as the federated run: in each round it takes `local_epochs` passes over the share of the
     pooled samples that the round's participants would hold on average, drawn again for each pass, with the run's
-    optimiser and batch size. Nothing travels. Simulation only: over a network the data would have to leave the clients.
-    """
+    optimiser and batch size. Nothing travels. Simulation only: elsewhere the data would have to leave the clients."""
 
     spec = fm.Spec(sends={}, pooled=True, labels="multi")
 

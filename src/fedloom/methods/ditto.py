@@ -34,8 +34,7 @@ class Ditto(fm.Method):
         return batch.mean(fm.cross_entropy(cast(fm.Bundle, net)["shared"](batch.x), batch.y))
 
     def own_loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        """Return the private net's objective, Eq. 1: F_k(v) + weight / 2 |v - w|^2, w the received weights,
-        `consts["received"]`."""
+        """Return the private net's objective, Eq. 1: F_k(v) + weight / 2 |v - w|^2, w = `consts["received"]`."""
         private_net = cast(fm.Bundle, net)["own"]
         pull = trees.squared_distance(dict(private_net.named_parameters()), consts["received"])
         ce = batch.mean(fm.cross_entropy(private_net(batch.x), batch.y))

@@ -17,8 +17,7 @@ class FedALA(fm.Method):
     """FedALA: a client mixes the received head with its own, entry by entry. Zhang et al., AAAI 2023, arXiv 2212.01197.
 
     The body is the received one; the head is own + (received - own) * A, and A moves by the gradient of CE, clipped to
-    [0, 1] (Eq. 4, 5). Then all weights train. A client is tested with the net that it kept, before it is mixed again.
-    """
+    [0, 1] (Eq. 4, 5). Then all weights train. Tested: the net that a client kept, before the next mix."""
 
     spec = fm.Spec(
         requires=("trained_head",),

@@ -19,8 +19,7 @@ class FedAMP(fm.Method):
 
     Server: u_k = (1 - sum_j xi_kj) w_k + sum_j xi_kj w_j over the others, xi_kj = alpha A'(|w_k - w_j|^2), A'(x) =
     e^(-x / sigma) / sigma; with kernel cosine, xi_kj = (1 - own_share) softmax_j(sigma cos(w_k, w_j)). Local, from w_k
-    and not from u_k: CE + lambda / (2 alpha) |w - u_k|^2. Statistics of batch norm stay at clients, which are tested by
-    w_k."""
+    and not from u_k: CE + lambda / (2 alpha) |w - u_k|^2. Statistics of batch norm stay at clients. Tested: w_k."""
 
     spec = fm.Spec(
         private=fm.ALL_ROLES, sends={"weights": fm.Sent(per_client=True, no_feedback=fm.ALL_ROLES)}, labels="multi"

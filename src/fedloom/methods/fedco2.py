@@ -21,11 +21,10 @@ _FIRST = "first_"  # of a head in the bank before anybody has sent one
 class FedCO2(fm.Method):
     """Fed-CO2: an online and an offline net teach each other. Cai et al., NeurIPS 2023, arXiv 2312.13923.
 
-    Clients share the online net except for its batch norm, and keep the offline net. Feature skew (Algorithm 1): one
-    pass in which each net learns the other's earlier outputs (Eq. 4-5), then CE plus the losses of all other clients'
-    offline heads H_j on its maps (Eq. 6-7). Label skew (Algorithm 2): CE alone. The server averages the online nets
-    (Eq. 2) and keeps a bank of heads. Prediction: the sum of both nets' logits (Eq. 3). The method's page says why
-    preset `sound` is `paper`."""
+    Clients share the online net without its batch norm. Feature skew (Algorithm 1): one pass in which each net learns
+    the other's earlier outputs (Eq. 4-5), then CE plus the losses of all other clients' offline heads H_j on its maps
+    (Eq. 6-7). Label skew (Algorithm 2): CE alone. The server averages the online nets (Eq. 2) and keeps a bank of
+    heads. Prediction: the sum of both nets' logits (Eq. 3). The method's page says why preset `sound` is `paper`."""
 
     nets: dict[str, str | None] = {ONLINE: None, OFFLINE: None}
     spec = fm.Spec(nets=nets, private_nets=frozenset({OFFLINE}), features=True, labels="multi")

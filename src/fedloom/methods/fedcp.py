@@ -17,8 +17,7 @@ class FedCP(fm.Method):
 
     Local, with v the unit sum of the personal head's rows: (r, s) = softmax over the two halves of ReLU(layer
     norm(linear(z v))), with Gumbel noise, o = personal(r z) + global(s z), and CE + lambda MMD(z, z of the received
-    body). The global head does not move locally; a client sends its mean with the personal one. Server: means by
-    samples."""
+    body). The global head stays fixed; a client sends its mean with the personal one. Server: means by samples."""
 
     spec = fm.Spec(
         receives=("model", "head"),

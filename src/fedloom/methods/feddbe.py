@@ -52,10 +52,9 @@ class FedDBE(Debiased):
     """FedDBE: a private vector takes the bias of a client out of the features, whose mean is held to a consensus. Zhang
     et al., NeurIPS 2023, arXiv 2311.14975.
 
-    Opening round: all clients train from the first weights and send the running mean of their features, whose mean by
-    samples is the goal. Local: CE of head(z + b_k) + kappa / 2 mean_d (m - goal)^2, b_k [d] the private vector, m a
-    running mean of features from 0 in each round. Server: as FedAvg. Tested with b_k, which is 0 for newcomers and the
-    global model."""
+    Opening round: all train from the first weights and send the running mean of features, whose mean by samples is the
+    goal. Local: CE of head(z + b_k) + kappa / 2 mean_d (m - goal)^2, b_k [d] the private vector, m a running mean of
+    features from 0 in each round. Server: as FedAvg. Tested with b_k, 0 for newcomers and the global model."""
 
     spec = fm.Spec(receives=None, private=frozenset({fm.Role.EXTRA}), features=True, labels="multi")
 

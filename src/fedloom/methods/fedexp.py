@@ -12,8 +12,7 @@ class FedExP(fm.Method):
     """FedExP: a longer server step where clients disagree. Jhunjhunwala, Wang, Joshi, ICLR 2023, arXiv 2301.09604.
 
     Server: D_k = w_k - w^t, D = sum_k p_k D_k, eta = max(1, sum_k p_k |D_k|^2 / (2 (|D|^2 + eps))); w <- w + eta D.
-    Tested: the mean of the last two w; the next round starts from the last. Buffers are averaged and never
-    extrapolated."""
+    Tested: the mean of the last two w; the next round starts from the last. Buffers are averaged alone."""
 
     spec = fm.Spec(sends={"model": fm.Sent(), "squared_length": fm.Sent(spread=10.0)}, labels="multi")
 

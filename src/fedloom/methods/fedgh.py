@@ -9,9 +9,8 @@ from fedloom.methods.parts.measures import descended, features, labelled_rows
 class FedGH(fm.Method):
     """FedGH: the server trains a shared head on the clients' class means. Yi et al., ACM MM 2023, arXiv 2303.13137.
 
-    Local: CE on all layers, then the class means of z. Server: gradient steps of the head on the mean CE(head(row),
-    class) over the round's rows, one for each client and class. Bodies are private and may differ, if their heads have
-    one shape."""
+    Local: CE on all layers, then the class means of z. Server: steps of the head on the mean CE(head(row), class) over
+    the round's rows, one for each client and class. Bodies are private and may differ, if heads have one shape."""
 
     spec = fm.Spec(
         requires=("linear_head", "same_heads"),

@@ -13,8 +13,7 @@ class FedMD(fm.Method):
     """FedMD: nets of any kind agree on the logits of public inputs. Li and Wang, 2019, arXiv 1910.03581.
 
     Local: digest, steps on the mean of |o - consensus| over the public inputs and classes; then CE on own data; then
-    the logits of the public inputs. Server: the plain mean of the participants' logits. A client keeps its net, with
-    which it is tested."""
+    the logits of the public inputs. Server: the plain mean of logits. A client keeps its net and is tested with it."""
 
     spec = fm.Spec(
         private=fm.ALL_ROLES,

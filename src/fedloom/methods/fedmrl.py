@@ -19,8 +19,7 @@ class FedMRL(fm.Method):
     al., NeurIPS 2024, arXiv 2406.00488.
 
     Local: m = W [z_s; z] + b of both nets' features; the own head reads m, the small head its first entries, as many as
-    z_s has; CE + CE. Server: the mean of small nets. A client is tested with its own head on m, with the server's
-    newest small net."""
+    z_s has; CE + CE. Server: the mean of small nets. Tested: the own head on m, with the newest small net."""
 
     class Options(fm.Options):
         small: str | None = fm.option(

@@ -15,9 +15,8 @@ from fedloom.methods.parts.prototypes import PrototypePull
 class FedORGP(PrototypePull):
     """FedORGP: the server turns the global prototypes to right angles. Guo et al., 2025, arXiv 2502.16119.
 
-    Local: CE + lambda_c mean over the batch of 1 - cos(z, row_y), from round 2 on. Server: the generator of FedTGP,
-    with gradient steps on lambda_s mean (1 - cos(r, P_y)) + gamma mean over the other classes c of |cos(r, P_c)|, r the
-    rows of the round."""
+    Local: CE + lambda_c mean over the batch of 1 - cos(z, row_y), from round 2 on. Server: FedTGP's generator, with
+    steps on lambda_s mean (1 - cos(r, P_y)) + gamma mean over other classes c of |cos(r, P_c)|, r the round's rows."""
 
     spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)})
 

@@ -13,8 +13,7 @@ class FedProto(PrototypePull):
 
     Local: CE + lambda |z - row_y|^2 / d, a batch mean (Eq. 7; the distance is a mean over d, as in the code). Server: a
     row is the mean of its holders' by samples of the class (Eq. 6); without holders it stays. Nets are private and may
-    differ, if their features have one width. Tested with the own head, or the nearest prototype ("nearest" in
-    `evaluation.also`)."""
+    differ, if features have one width. Tested: own head, or nearest prototype ("nearest" in `evaluation.also`)."""
 
     class Options(fm.Options):
         weight: float = fm.option(

@@ -136,8 +136,7 @@ def released_repulsion(z: Tensor, batch: fm.Batch, consts: fm.Consts, tau: float
 
 
 def rpcl(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSC.Options) -> Tensor:
-    """Relational prototype contrastive loss, Eq. 13-14, of features z [B, d]: scalar, mean over the samples of a
-    `batch` whose class is known."""
+    """RPCL, Eq. 13-14, of features z [B, d]: scalar, mean over the samples of a `batch` whose class is known."""
     losses, defined = contrast.prototype_contrast(z, batch, consts, options)
     if options.rpcl_reduce == "mean_exp":  # the positives' mean, without the advantage of many holders
         losses = losses + consts["prototypes"].attracting.log()[batch.y]

@@ -14,8 +14,7 @@ class IFCA(fm.Method):
     arXiv 2006.04088, Algorithm 1 with model averaging.
 
     Local: the model with the least mean CE on all training data (ties: the first), then CE from it. Server: each model
-    moves by the mean change of its clients. Tested with the model that has the least CE on the client's training data.
-    """
+    moves by the mean change of its clients. Tested: the model with the least CE on the client's training data."""
 
     spec = fm.Spec(
         sends={"model": fm.Sent(form="change", no_feedback=fm.ALL_ROLES), "cluster": fm.Sent(per_client=True)},

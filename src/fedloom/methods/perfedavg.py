@@ -15,8 +15,7 @@ class PerFedAvg(fm.Method):
 
     A step takes one batch in two parts (hf: three): w' = w - alpha grad l(w; B1), then w <- w - beta grad l(w'; B2); hf
     multiplies the gradient by I - alpha H, with H v = (grad l(w + delta v; B3) - grad l(w - delta v; B3)) / (2 delta)
-    (Eq. 8). Server: the uniform mean (Algorithm 1). Personal: the server's weights after one step on a batch of
-    training data."""
+    (Eq. 8). Server: the uniform mean (Algorithm 1). Personal: the server's weights after one step on a batch."""
 
     spec = fm.Spec(batch_statistics=True, unstackable="its steps take gradients inside the loss", labels="multi")
 

@@ -16,8 +16,7 @@ class QFedAvg(fm.Method):
     """q-FedAvg: clients with high losses count more, for fairness. Li et al., ICLR 2020, arXiv 1905.10497, Algorithm 2.
 
     F is a client's mean CE of the received weights, L = 1 / rate, D = L (w^t - w_k). It sends F^q D and h = q F^(q-1)
-    |D|^2 + L F^q. Server: w <- w^t - sum_k F_k^q D_k / sum_k h_k. Clients train by SGD without momentum. Buffers are
-    averaged."""
+    |D|^2 + L F^q. Server: w <- w^t - sum_k F_k^q D_k / sum_k h_k. Clients train by plain SGD. Buffers are averaged."""
 
     spec = fm.Spec(sends={"model": fm.Sent(form="change"), "h": fm.Sent(spread=1000.0)}, labels="multi")
 

@@ -118,9 +118,8 @@ class RowName:
 def row_names(rows: Sequence[ResultRow]) -> list[RowName]:
     """Return the names of each row. Rows of one setting have one name of it, and rows of two settings have two.
 
-    A study's own names come first, with the keys that differ where one name stands for several settings. Otherwise
-    options of method and optimiser go to the method's name where a setting has several of them, and all other keys to
-    the setting's."""
+    A study's names come first, with the keys that differ where one name stands for several settings. Otherwise options
+    of method and optimiser go to the method's name where a setting has several, and other keys to the setting's."""
     numbers = _numbers(rows, same_setting)
     members: dict[int, list[ResultRow]] = {}
     for number, row in zip(numbers, rows, strict=True):

@@ -159,8 +159,7 @@ class Comparison(Tabular):
         return _text(newcomer_table(grouped(self.results)), format)
 
     def evaluate(self, **options: Any) -> Comparison:
-        """Test all runs again, as `Result.evaluate` does; the log warns of those that cannot be tested so. Raises the
-        first error if none can."""
+        """Test all runs again as `Result.evaluate`; the log names those that fail. Raises the first error if all do."""
         from fedloom.runs.retest import evaluate_run
 
         tested, left_out, loaded = list[Result](), list[tuple[Any, FedloomError]](), dict[str, Any]()

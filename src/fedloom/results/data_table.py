@@ -100,8 +100,7 @@ class DataTable:
         return [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in self.rows]
 
     def formatted(self, format: str) -> str:
-        """Return the table as "markdown", "latex", "text", "csv" (plain values) or "html"; `ConfigError` for
-        another."""
+        """Return it as "markdown", "latex", "text", "csv" (plain values) or "html"; `ConfigError` for others."""
         match format:
             case "markdown":
                 return self._tabulated("pipe", "**{}**")

@@ -51,8 +51,7 @@ def model_card(metadata: ExportMetadata, parameters: int, run: RunData | None, v
     """Return the card of an exported model as Markdown.
 
     metadata: the metadata of the exported model. parameters: number of its trained and frozen weights. run: the
-    finished run; None if only the metadata are known. versions: packages that trained the model, by name; empty if they
-    are not known."""
+    finished run; None if unknown. versions: packages that trained the model, by name; empty if unknown."""
     sections = [_model(metadata, parameters), _training(metadata.training, run)]
     if run is not None:
         sections += [_data(metadata, run), _results(metadata.training, run)]

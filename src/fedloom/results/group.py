@@ -136,8 +136,7 @@ def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, 
 
 
 def selected_accuracies(run: RunData, name: str = "accuracy") -> dict[int, float]:
-    """Return each client's test accuracy (or measure `name`) at the selected round; with `mean_last_k` its mean over
-    rounds."""
+    """Return each client's test accuracy (or `name`) at the selected round; with `mean_last_k` its mean over rounds."""
     by_round = _by_round(run.rows, name)
     chosen = [by_round[round_] for round_ in run.selected_rounds() if round_ in by_round]
     clients = dict.fromkeys(client for accuracies in chosen for client in accuracies)

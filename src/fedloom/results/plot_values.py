@@ -47,8 +47,7 @@ class ChartRow:
         return f"{self.method} {self.panel}".rstrip()
 
     def curve(self, measure: str, scale: float = 1.0) -> palette.Curve | None:
-        """Return a measure of the tests by round, times `scale`; None without a round with a finite value of each
-        seed."""
+        """Return a test measure by round, times `scale`; None without a round with a finite value of each seed."""
         by_run = [dict(zip(*curve(result.rows, measure, "test"), strict=True)) for result in self.group.results]
         # A mean over fewer seeds in some rounds would jump where a run ends early.
         common = set.intersection(*map(set, by_run))

@@ -50,8 +50,7 @@ class Summary(list[Record]):
 
 
 def summary_rows(run: RunData) -> list[dict[str, Any]]:
-    """Return a row for each protocol of a run: its setting, its accuracies as shares in [0, 1], and the method's
-    figures."""
+    """Return a row for each protocol of a run: setting, accuracies as shares in [0, 1], and the method's figures."""
     views = [run.in_protocol(protocol).numbers for protocol in run.protocols]
     return [{key: numbers[key] for key in _KEYS} | numbers.get("figures", {}) for numbers in views]
 

@@ -35,9 +35,8 @@ _STEPS = {
 class TableMeasure:
     """A measure as a column.
 
-    `values` has the stored value of each group and seed, or None; `scale` turns it into the printed one. A `tested`
-    measure is a score with a spread over seeds. `higher`: whether the highest is the best; None if unknown, and then no
-    row is bold."""
+    `values` has the stored value of each group and seed, or None; `scale` makes the printed one. A `tested` measure is
+    a score with a spread over seeds. `higher`: whether the highest is the best; None if unknown, so no row is bold."""
 
     name: str
     words: str
@@ -129,8 +128,7 @@ def _step(kind: str, values: Sequence[Sequence[float | None]]) -> tuple[float, s
 def notes_of(
     groups: Sequence[Group], measures: Sequence[TableMeasure], best: Sequence[Collection[int]], against: str
 ) -> list[str]:
-    """Return the notes of a table. best: of each measure, the bold groups. against: the method of differences, or
-    empty."""
+    """Return a table's notes. best: the bold groups by measure. against: the method of differences, or empty."""
     counts = [group.row["n"] for group in groups]
     seeds = seed_counts_text(counts)
     protocols = dict.fromkeys(group.row["protocol"] for group in groups)

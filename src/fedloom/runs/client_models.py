@@ -58,8 +58,7 @@ def kept_rounds(folder: Path) -> tuple[int, ...]:
 
 
 def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
-    """Return the client models of `round_` in a `folder`. Raises `CheckpointError` for damage or other
-    `fingerprint`."""
+    """Return the client models of `round_` in `folder`; `CheckpointError` for damage or another `fingerprint`."""
     path = folders.round_folder(folder, round_)
     try:
         meta = state_archive.read_meta(path, _FORMAT, fingerprint)

@@ -1,8 +1,7 @@
 """Record the ATen calls of a training step while it is taken, and turn them into a program in C++.
 
 A dispatch mode sees every call below autograd: forward, gradients and update. It notes operator, operands and results;
-which tensors are inputs is known by identity. The list is simplified without changing bits, and each value gets a
-register."""
+inputs are known by identity. The list is simplified without changing bits, and each value gets a register."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

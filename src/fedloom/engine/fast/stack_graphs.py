@@ -1,10 +1,9 @@
 """Steps of stacks of clients as CUDA graphs: one graph for each width of a ladder.
 
 A stack narrows as its smaller clients finish. Its steps run on the next larger width of the ladder: the full one, its
-half, and so on down to 1. Rows of finished clients are computed and then put back, so nothing of them changes. Samples
-are gathered inside the graph, by a table of indices that is copied to the device once a phase and a counter that
-selects its row. Active clients get the numbers of `engine/stacked`: the same bits at the same width and batch size,
-else sums in another order."""
+half, and so on down to 1. Rows of finished clients are computed, then put back. Samples are gathered inside the graph,
+by a table of indices that is copied to the device once a phase and a counter that selects its row. Active clients get
+the numbers of `engine/stacked`: the same bits at the same width and batch size, else sums in another order."""
 
 import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence

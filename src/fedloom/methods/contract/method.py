@@ -127,10 +127,9 @@ _Options = Options  # `Method.Options` hides the name within the class
 class Method:
     """Base of all methods. Its hooks, whose order is in the module's docstring, are those of FedAvg.
 
-    All hooks read these arguments and change none of them: `server` and `state`, the records that the server and a
-    client keep between rounds, as `server_init` and `client_init` or the last `aggregate` and `end` returned them;
-    `uploads`, records by client id; and `ctx`, the round and the task, with the client or with the server's data and
-    nets."""
+    Hooks read these arguments and change none: `server` and `state`, the records that the server and a client keep
+    between rounds, as `server_init` and `client_init` or the last `aggregate` and `end` returned them; `uploads`,
+    records by client id; and `ctx`, the round and the task, with the client or with the server's data and nets."""
 
     spec: Spec = Spec()  # a class's; an instance's own where it depends on options
     Options: ClassVar[type[Options]] = Options
@@ -171,8 +170,7 @@ class Method:
     # 0. examine ---------------------------------------------------------------------------------------------
     def examine(self, tasks: Tasks, participants: int) -> list[Diagnostic]:
         """Check the run before it starts, and return diagnostics. `tasks` has one task for each group of clients with
-        the same net; `participants` clients take part in each round. Raises `ConfigError` for a run that cannot work.
-        """
+        one net; `participants` clients take part in each round. Raises `ConfigError` for a run that cannot work."""
         if len(tasks) > 1 and self.spec.architectures == "one":
             raise ConfigError(
                 f"{self.name()} averages weights of one architecture, the clients have {len(tasks)}; use one model, or "
@@ -271,9 +269,8 @@ class Method:
 
     # 7. predictors ------------------------------------------------------------------------------------------
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        """Return the predictors by kind, from the `server`'s last state: "global" for `state` None, if no entry is
-        private; "personal" for a client's `state`, if some entry is private or the method adapts. A method may add
-        other kinds."""
+        """Return predictors by kind, from the `server`'s last state: "global" for `state` None, if no entry is private;
+        "personal" for a client's `state`, if an entry is private or the method adapts. Methods may add others."""
         server = self.tested(server, ctx)
         if state is None:
             complete = not self.private_names(ctx.task)
@@ -290,9 +287,8 @@ class Method:
 
     # -- hooks that few methods change ------------------------------------------------------------------------
     def extra(self, net: Net) -> nn.Module | None:
-        """Create trainable tensors that a loss finds as `net.extra`: a mixing weight, say, or a second head. Their
-        entries are called "extra...." and have the role `Role.EXTRA`, shared unless `Spec.private` has it. Draw them
-        from torch's generator."""
+        """Create trainable tensors, `net.extra` in a loss: a mixing weight, say, or a second head. Entries "extra...."
+        have the role `Role.EXTRA`, shared unless `Spec.private` has it. Draw them from torch's generator."""
         return None
 
     def select(self, server: Record, count: int, ctx: ServerContext) -> Sequence[int]:
@@ -331,8 +327,7 @@ class Method:
         return []
 
     def adapted(self, work: Work, predictor: Predictor, ctx: ClientContext) -> Predictor:
-        """Return the predictor that is tested, from the `work` of the phases of `adapt` and the `predictor` before
-        them."""
+        """Return the predictor that is tested, from the `work` of the phases of `adapt` and the `predictor` before."""
         return replace(predictor, tree=work.tree)
 
     def opening(self) -> Method | None:

@@ -108,8 +108,7 @@ class ClassCovariances:
 @dataclass(frozen=True, slots=True)
 class Moments:
     """Statistic: the first two moments over all samples of [B, d]. The result is a tree in float64: "count" [], "sum"
-    [d], and "outer" [d, d], the sum of z z^T. Sums of several clients add up, so entries may be uploaded as they are.
-    """
+    [d], and "outer" [d, d], the sum of z z^T. Sums of several clients add up, so entries may be uploaded."""
 
     of: Measure | str
 

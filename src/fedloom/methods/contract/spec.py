@@ -126,8 +126,7 @@ class Part:
         return samples - taken if self.remainder and samples > 1 else taken
 
     def of(self, indices: Tensor, streams: Streams, client: int) -> Tensor:
-        """Return the part's samples, out of a client's `indices` [n], in stored order; `streams` and the `client`'s id
-        draw them."""
+        """Return the part of a client's `indices` [n], in stored order; `streams` and the `client`'s id draw it."""
         samples = indices.numel()
         if samples < 2:
             return indices

@@ -1,7 +1,6 @@
 """FedAvg whose head is replaced at the end by one that a single round makes from class statistics of features.
 
-The published methods start from pre-trained bodies. Here FedAvg trains the body, so methods differ in the head alone.
-"""
+The published methods start from pre-trained bodies. Here FedAvg trains the body, so they differ in the head."""
 
 from dataclasses import replace
 from typing import ClassVar, Literal

@@ -20,9 +20,8 @@ def client_distances(table: fm.ClassTable, p: float = 2.0) -> Tensor:
 
 
 def nearest_holders(distance: Tensor, held: Tensor, neighbours: int) -> Tensor:
-    """Return a mask [C, m, m]: entry (j, k, q) is true if q is k or one of the min(neighbours, |H_j| - 1) other holders
-    of class j nearest to k by `distance` [C, m, m]. Ties go to the first client; rows of clients not in `held` [m, C]
-    are false."""
+    """Return a mask [C, m, m]: (j, k, q) is true if q is k or one of the min(neighbours, |H_j| - 1) other holders of
+    class j nearest to k by `distance` [C, m, m]. Ties go to the first client; rows not in `held` [m, C] are false."""
     holds = held.T  # [C, m]
     clients = holds.shape[1]
     pairs = holds.unsqueeze(2) & holds.unsqueeze(1)
@@ -36,8 +35,7 @@ def nearest_holders(distance: Tensor, held: Tensor, neighbours: int) -> Tensor:
 
 
 def merge_neighbours(table: fm.ClassTable, merged_with: Tensor) -> fm.ClassTable:
-    """Return the mean of each client's row with its neighbours' rows; it divides by the number of merged rows, not by M
-    + 1."""
+    """Return the mean of each client's row with its neighbours' rows, over the merged rows, not over M + 1."""
     weights = merged_with.to(table.values.dtype)
     sums = torch.einsum("jkq,qjd->kjd", weights, table.values)
     return fm.ClassTable.from_sums(sums, merged_with.sum(2).T)

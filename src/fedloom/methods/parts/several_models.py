@@ -64,8 +64,7 @@ def models_in(record: fm.Record, count: int) -> list[fm.Tree]:
 
 
 def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the cross-entropy of the trees `consts["models"]` on each sample of a `batch` [B, models], in evaluation
-    mode."""
+    """Return the CE of the trees `consts["models"]` on each sample of a `batch` [B, models], in evaluation mode."""
     logits = [net.functional.logits(tree, batch.x) for tree in consts["models"]]
     return torch.stack([fm.cross_entropy(scores, batch.y) for scores in logits], 1)
 

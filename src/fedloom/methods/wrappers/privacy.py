@@ -2,8 +2,7 @@
 
 DP-FedAvg, McMahan et al., ICLR 2018, arXiv 1710.06963, Algorithm 1, with fixed denominators and equal weights: the
 trusted server cuts each client's contribution to a length, sums, and adds Gaussian noise once. Everything later, in the
-method or in wrappers, works on the noisy values alone. Class tables that are read client by client: `noisy_uploads.py`.
-"""
+method or in wrappers, works on the noisy values alone. Class tables of single clients: `noisy_uploads.py`."""
 
 import functools
 import math

@@ -144,8 +144,7 @@ def _prefixed(body: str, name: str) -> str:
 
 
 def place(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
-    """Return axes on a page's `figure` without frame and grid; `left`, `top`, `right`, `bottom`: margins in CSS
-    pixels."""
+    """Return bare axes on a `figure`; `left`, `top`, `right`, `bottom`: margins in CSS pixels."""
     width, height = 72 * figure.get_figwidth(), 72 * figure.get_figheight()
     box = (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
     axes = figure.add_axes(box)

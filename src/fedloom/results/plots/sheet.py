@@ -53,8 +53,7 @@ def draw_figure(plot: palette.PlotData, figure: Figure, width: float) -> list[Ax
 
 
 def save_figure(plot: palette.PlotData, path: Path, width: float) -> None:
-    """Write the figure of a `plot`, of this width in inches, to a .pdf, .svg or .png `path`; equal plots, equal
-    bytes."""
+    """Write the figure of a `plot` at a width in inches to a .pdf, .svg or .png `path`; equal plots, equal bytes."""
     figure = Figure()
     draw_figure(plot, figure, width)
     with drawing.in_light_theme(_SETTINGS):

@@ -34,8 +34,7 @@ def write_meta(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_meta(folder: Path, format_: int, fingerprint: str) -> dict[str, Any]:
-    """Read meta.json in the `folder` of a round. Raises `CheckpointError` for another `format_`, version or
-    `fingerprint`."""
+    """Read meta.json of a round's `folder`; `CheckpointError` for another `format_`, version or `fingerprint`."""
     meta = parse_json(read_file(folder / "meta.json"))
     if not isinstance(meta, dict):
         raise ValueError("meta.json holds no object")

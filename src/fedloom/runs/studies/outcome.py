@@ -21,8 +21,7 @@ from fedloom.runs.studies.tuning import Choices
 class Outcome:
     """Outcome of cells, by name: the run folders of those `done`, the first line of the error of those `failed`, the
     `remaining` ones, and those that are `spared`, because their row is decided. `results` are by run folder;
-    `cell_results` those of the finished cells, each with its names: cells with equal configs share a run, and each has
-    its result."""
+    `cell_results` those of the finished cells, each with its names, also where equal configs share a run."""
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -145,8 +144,7 @@ def reusable(folder: StudyFolder, cells: Sequence[Cell], source: Path) -> list[C
     """Return those of `cells` that are finished in the study folder `source` and not begun in `folder`.
 
     A cell matches if its config is equal in all keys and this version of fedloom made it. Raises `ConfigError` for a
-    folder without a study, `RunFolderError` for a damaged run, and `OtherDataError` if data differ from the runs here.
-    """
+    folder without a study, `RunFolderError` for a damaged run, `OtherDataError` for data other than here."""
     if not (source / STUDY).exists():
         raise ConfigError(f"{source}: no study in this folder; give the folder of a table, or of a study")
     chosen = [cell for cell in cells if not folder.cell(cell.folder).exists() and _is(cell, source / cell.folder)]

@@ -29,8 +29,7 @@ class KernelError(FedloomError):
 
 @cache
 def compiler() -> str | None:
-    """Return the path of the C++ compiler: $CXX, else c++, g++ or clang++; None without one, or if
-    FEDLOOM_NO_COMPILER=1."""
+    """Return the C++ compiler: $CXX, else c++, g++ or clang++; None without one, or if FEDLOOM_NO_COMPILER=1."""
     if os.environ.get("FEDLOOM_NO_COMPILER", "0") not in ("", "0") or os.name != "posix":
         return None
     named = os.environ.get("CXX", "")
