@@ -1,4 +1,4 @@
-"""What the sources of methods say, from `sources.yaml`, and how the five papers train all methods."""
+"""The facts that `sources.yaml` states of each method, and how the five papers train all methods."""
 
 import functools
 import re
@@ -75,7 +75,7 @@ def compared_in(name: str) -> tuple[str, ...]:
 
 
 def entry_of(name: str) -> dict[str, Any]:
-    """Return what `sources.yaml` says of the library's method `name`; empty for a plug-in."""
+    """Return the entry of the library's method `name`; empty for a plug-in."""
     return _listed()["methods"].get(name, {})
 
 

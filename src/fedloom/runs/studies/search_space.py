@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import (
-    Field,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-    model_validator,
-)
+import pydantic
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.text import ALPHA, MARGIN, flat
@@ -34,7 +27,7 @@ class Range(Section):
     high: int | float
     log: bool = False
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _ends(self) -> "Range":
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ConfigError(f"low = {self.low}, high = {self.high}: need two numbers, the lower one first")
@@ -186,32 +179,32 @@ class StudyKeys(Section):
         trials: keys for these trials alone."""
 
     config: str | None = None
-    settings: dict[str, dict[str, Any]] = Field(default={"": {}})
-    methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = pydantic.Field(default={"": {}})
+    methods: dict[str, dict[str, Any]] = pydantic.Field(default_factory=dict)
     primary: tuple[str, ...] = ()
-    margin: float = Field(MARGIN, ge=0, le=100, strict=True)  # true is no number
+    margin: float = pydantic.Field(MARGIN, ge=0, le=100, strict=True)  # true is no number
     seeds: int | tuple[int, ...] | UntilDecided | None = None
     leave_out: Literal["domain"] | None = None
-    tune: Space = Field(default_factory=dict)
-    tries: int | None = Field(None, ge=1, le=MAX_TRIES)
-    trials: dict[str, Any] = Field(default_factory=dict)
+    tune: Space = pydantic.Field(default_factory=dict)
+    tries: int | None = pydantic.Field(None, ge=1, le=MAX_TRIES)
+    trials: dict[str, Any] = pydantic.Field(default_factory=dict)
 
-    @field_validator("settings", "methods", mode="before")
+    @pydantic.field_validator("settings", "methods", mode="before")
     @classmethod
-    def _blocks(cls, value: Any, info: ValidationInfo) -> Any:
+    def _blocks(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         if isinstance(value, list):
             names = map(str, without_repeats(str(info.field_name), value))
             return {name: {"config": name} if info.field_name == "settings" else {} for name in names}
         return {key: {} if keys is None else keys for key, keys in value.items()} if _named(value) else value
 
-    @field_validator("seeds", mode="wrap")
+    @pydantic.field_validator("seeds", mode="wrap")
     @classmethod
-    def _seeds(cls, value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    def _seeds(cls, value: Any, read: pydantic.ValidatorFunctionWrapHandler) -> Any:
         if isinstance(value, Mapping):
             return built(UntilDecided, value, "seeds")
         try:
             seeds = read(value)
-        except ValidationError:
+        except pydantic.ValidationError:
             seeds = ()
         if seeds == () or (isinstance(seeds, int) and seeds < 1):
             raise ConfigError(f"seeds = {short_repr(value)}: need seeds, or how many")
@@ -219,12 +212,12 @@ class StudyKeys(Section):
             raise ConfigError(f"seeds = {seeds}: more than {_MOST_SEEDS:,}; this one seed is written seeds: [{seeds}]")
         return seeds
 
-    @field_validator("tune", mode="before")
+    @pydantic.field_validator("tune", mode="before")
     @classmethod
     def _tune(cls, value: Any) -> Any:
         return read_space(value) if _named(value) else value
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _tries(self) -> "StudyKeys":
         without_repeats("primary", self.primary)
         ranges = [key for key, tried in self.tune.items() if isinstance(tried, Range)]
