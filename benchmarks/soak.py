@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import RunFolderError
+from fedloom.flower.processes import family
 from fedloom.flower.status import Status, read_status
-from fedloom.flower.up import LocalFederation, family
+from fedloom.flower.up import LocalFederation
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.storage.log import MetricsLog
 

@@ -8,7 +8,7 @@ import yaml
 from command_line import call
 from fedloom.flower import transport
 from fedloom.flower.apps import export
-from fedloom.flower.up import free_ports
+from fedloom.flower.processes import free_ports
 from flower_world import config_of
 
 

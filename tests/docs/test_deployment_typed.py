@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from fedloom import __version__
+from fedloom.flower.processes import ChildProcesses, free_ports
 from fedloom.flower.status import read_status
-from fedloom.flower.up import ChildProcesses, free_ports
 from fedloom.results.result import Result
 from flower_world import listens
 from typed_commands import Typed, block_of, commands_of
@@ -68,8 +68,7 @@ SUBSTITUTIONS = [
     (":8000", ":{superlink_port}"),
     ("--port 8000", "--port {superlink_port}"),
     ("flower check server ", "flower check server --port {superlink_port} "),
-    ("flower check node ", "flower check node --port {own_port} "),
-    ("flower-supernode ", "flower-supernode --port {own_port} "),
+    ("flower node ", "flower node --port {own_port} "),
     ("flower metrics ", "flower metrics --port {metrics_port} "),
     ("/srv/fedloom", "{machine}"),
     ("/var/lib/fedloom", "{machine}/states"),
@@ -78,7 +77,7 @@ SUBSTITUTIONS = [
     ("rounds: 20", "rounds: 1"),
     ("rounds=5", "rounds=1"),
 ]
-STAYS = ("flower-superlink", "flower-supernode", "fedloom flower metrics")
+STAYS = ("flower-superlink", "fedloom flower node", "fedloom flower metrics")
 _COMMAND_SECONDS = 300.0
 _START_SECONDS = 120.0
 
@@ -186,9 +185,10 @@ class Machines:
         return processes.log(name).read_text()
 
     def _await_start(self, command: Typed, process: subprocess.Popen, processes: ChildProcesses, name: str) -> None:
-        port = self.filled["metrics_port" if "metrics" in command.text else "superlink_port"]
+        ports = {"metrics": self.filled["metrics_port"], "node": self._own_ports[command.machine]}
+        port = ports.get(command.text.split()[2], self.filled["superlink_port"])
         deadline = time.monotonic() + _START_SECONDS
-        while command.program != "flower-supernode" and not listens(port):
+        while not listens(port):
             assert process.poll() is None, processes.tail(name, 30)
             assert time.monotonic() < deadline, processes.tail(name, 30)
             time.sleep(0.2)

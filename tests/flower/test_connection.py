@@ -14,7 +14,7 @@ pytest.importorskip("cryptography", reason="needs the extra flower")
 from fedloom.core.errors import ConfigError
 from fedloom.flower import certificates
 from fedloom.flower.preflight import connection_findings, parse_address
-from fedloom.flower.up import free_ports
+from fedloom.flower.processes import free_ports
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

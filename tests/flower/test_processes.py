@@ -14,8 +14,9 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.flower.findings import require_free
 from fedloom.flower.node_registry import FederationError
+from fedloom.flower.processes import ChildProcesses, family, free_ports, without_proxy
 from fedloom.flower.status import Failure
-from fedloom.flower.up import ChildProcesses, collect_result, family, free_ports, without_proxy
+from fedloom.flower.up import collect_result
 
 PARENT = """
 import subprocess, sys

@@ -8,7 +8,7 @@ import pytest
 
 from fedloom.core.files import write_atomic
 from fedloom.flower.apps import export
-from fedloom.flower.up import ChildProcesses, executable, free_ports
+from fedloom.flower.processes import ChildProcesses, executable, free_ports
 from fedloom.runs.run import run
 from flower_world import DEALT, config_of, listens
 

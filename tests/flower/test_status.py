@@ -12,9 +12,9 @@ import pytest
 from fedloom.core.errors import ConfigError, FedloomError, RunFolderError
 from fedloom.flower import status
 from fedloom.flower.node_registry import FederationError
+from fedloom.flower.processes import free_ports
 from fedloom.flower.server import serve
 from fedloom.flower.status import LogRecord, NodeStatus, Status, StatusWriter, read_status
-from fedloom.flower.up import free_ports
 from fedloom.flower.watch import serve_metrics
 from fedloom.flower.wire import Message
 from fedloom.runs.storage.log import new_row

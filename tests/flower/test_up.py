@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from bad_link import Link
 from fedloom.flower.certificates import make_node_key
 from fedloom.flower.node import Node
 from fedloom.flower.node_registry import FederationError
+from fedloom.flower.processes import family
 from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
-from fedloom.flower.up import LocalFederation, collect_result, family, up
+from fedloom.flower.up import LocalFederation, collect_result, up
 from fedloom.flower.wire import Message
 from fedloom.runs.run import run
 from flower_world import Faulty, config_of
 from hostile_node import hostile
-from relay import Relay
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 pytestmark = [
@@ -94,12 +95,12 @@ def started_until_it_stays(there, client):
 
 
 class Counted(LocalFederation):
-    """Its nodes reach the SuperLink through a relay."""
+    """Its nodes reach the SuperLink through a link that counts."""
 
     def _start_superlink(self):
         super()._start_superlink()
-        self.relay = Relay(self.port)
-        self.port = self.relay.port
+        self.link = Link(self.port)
+        self.port = self.link.port
 
 
 def test_bytes_on_the_sockets_are_those_reported_and_the_overhead_that_the_page_states(tmp_path):
@@ -108,8 +109,8 @@ def test_bytes_on_the_sockets_are_those_reported_and_the_overhead_that_the_page_
     out, began = tmp_path / "real", time.monotonic()
     with Counted(config, tmp_path / "there", insecure=False, port=None, say=print) as there:
         there.run(out).wait(300)
-        there.relay.close()
-        up, down, seconds = there.relay.up, there.relay.down, time.monotonic() - began
+        there.link.close()
+        up, down, seconds = *there.link.carried.values(), time.monotonic() - began
         result = collect_result(out, there.processes)
     print(f"up {up} of {result.numbers['bytes_up']}, down {down} of {result.numbers['bytes_down']}, {seconds:.0f} s")
     least, more = result.numbers["bytes_up"], 2 * STATED * seconds

@@ -26,6 +26,15 @@ group.add_typer(checks, name="check")
 Run = Annotated[Path, typer.Argument(help="The run's folder on the server.")]
 Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients; short for scenario.clients=...")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Use neither TLS nor node keys.")]
+SuperLink = Annotated[str, typer.Argument(help="The SuperLink's address, e.g. server.example.org:8000.")]
+Authority = Annotated[Path, typer.Option("--root-certificates", help="The server's ca.crt.")]
+Key = Annotated[Path | None, typer.Option(help="The node's private key.")]
+App = Annotated[Path | None, typer.Option(help="The exported app, or a config file.")]
+Client = Annotated[int, typer.Option(min=0, help="The node's partition-id.")]
+NodePort = Annotated[int, typer.Option(min=1, max=65535, help="The SuperNode's own port on the loopback.")]
+ServerReport = Annotated[
+    Path | None, typer.Option(help="The output of `fedloom flower check server --json`, to compare versions.")
+]
 _WATCH_SECONDS = 2.0
 _ROUNDS = 5  # the last ones, in the output of `status`
 
@@ -166,33 +175,81 @@ def server(
     _print_findings(findings, as_json, preflight.requirements(app_config))
 
 
-@checks.command()
-def node(
-    superlink: Annotated[str, typer.Argument(help="The SuperLink's address, e.g. server.example.org:8000.")],
-    root_certificates: Annotated[Path, typer.Option(help="The server's ca.crt.")] = Path("ca.crt"),
-    key: Annotated[Path | None, typer.Option(help="The node's private key.")] = None,
-    app: Annotated[Path | None, typer.Option(help="The exported app, or a config file.")] = None,
-    client: Annotated[int, typer.Option(min=0, help="The node's partition-id.")] = 0,
+@checks.command("node")
+def check_node(
+    superlink: SuperLink,
+    root_certificates: Authority = Path("ca.crt"),
+    key: Key = None,
+    app: App = None,
+    client: Client = 0,
     data: Annotated[Path | None, typer.Option(help="The file that names the node's data; needs --app.")] = None,
     state: Annotated[Path | None, typer.Option(help="The folder of private states; needs --app.")] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The SuperNode's own port on the loopback.")] = 9094,
-    server_report: Annotated[
-        Path | None, typer.Option(help="The output of `fedloom flower check server --json`, to compare versions.")
-    ] = None,
+    port: NodePort = 9094,
+    server_report: ServerReport = None,
     insecure: Insecure = False,
     as_json: shared.AsJson = False,
 ) -> None:
     """Check a node before its SuperNode starts: the connection, certificate, clocks, key, data and disk."""
-    from fedloom.flower.preflight import check_node
+    from fedloom.flower import preflight
 
     for option, path in (("--data", data), ("--state", state)):
         if path is not None and app is None:
             raise ConfigError(f"{option} {path}: this check needs the config; name it with --app")
-    if not insecure and key is None:
-        raise ConfigError("name the node's private key with --key, e.g. --key node-000000, or add --insecure")
+    _require_key(key, insecure)
     authority = None if insecure else root_certificates
     files: dict[str, Path | None] = {"authority": authority, "key": key, "app": app, "data": data, "state": state}
-    _print_findings(check_node(superlink, client=client, port=port, server_report=server_report, **files), as_json)
+    findings = preflight.check_node(superlink, client=client, port=port, server_report=server_report, **files)
+    _print_findings(findings, as_json)
+
+
+@group.command()
+def node(
+    superlink: SuperLink,
+    client: Client,
+    root_certificates: Authority = Path("ca.crt"),
+    key: Key = None,
+    app: App = None,
+    data: Annotated[Path | None, typer.Option(help="The file that names the node's data.")] = None,
+    state: Annotated[Path | None, typer.Option(help="The folder of private states.")] = None,
+    port: NodePort = 9094,
+    server_report: ServerReport = None,
+    insecure: Insecure = False,
+    missed: Annotated[int, typer.Option(min=2, help="Heartbeats without an answer before a node is offline.")] = 4,
+    heartbeat: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats; Flower's are 30.")] = 30.0,
+) -> None:
+    """Check a node, then run its SuperNode until Ctrl-C; start it again whenever it ends or stays offline.
+
+    Exit codes: 1 if the check fails or the SuperNode never joins, 2 for a wrong option, 130 after Ctrl-C and 143 after
+    SIGTERM.
+    """
+    import subprocess
+
+    from fedloom.flower import processes, supernode
+
+    _require_key(key, insecure)
+    trust = ["--insecure"] if insecure else [f"--root-certificates={root_certificates}", f"--key={key}"]
+    # A process of its own, because the check needs much more memory than this one, which stays.
+    check = [*supernode.MODULE, "fedloom", "flower", "check", "node", superlink, *trust]
+    files = {"app": app, "data": app and data, "state": app and state, "server-report": server_report}
+    words = [f"--{name}={path}" for name, path in files.items() if path is not None]
+    if code := subprocess.run([*check, f"--client={client}", f"--port={port}", *words], check=False).returncode:
+        raise typer.Exit(code)
+
+    def find_fault() -> str:
+        (free,) = processes.free_ports(1)
+        done = subprocess.run([*check, f"--port={free}"], capture_output=True, text=True, check=False)
+        errors = [line for line in done.stdout.splitlines() if line.startswith("error")]
+        return " ".join(" ".join(errors or [done.stderr]).split()) if done.returncode else ""
+
+    authority = None if insecure else root_certificates
+    own = supernode.supernode_options(superlink, client, port, authority=authority, key=key, state=state, data=data)
+    shared.say(supernode.supervise(own, find_fault, shared.say, missed=missed, interval=heartbeat))
+    raise typer.Exit(1)
+
+
+def _require_key(key: Path | None, insecure: bool) -> None:
+    if not insecure and key is None:
+        raise ConfigError("name the node's private key with --key, e.g. --key node-000000, or add --insecure")
 
 
 def _print_findings(findings: "Sequence[Finding]", as_json: bool, required: dict[str, str] | None = None) -> None:

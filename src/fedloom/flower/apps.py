@@ -5,6 +5,7 @@ import functools
 import logging
 import sys
 import traceback
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -102,42 +103,6 @@ def server_app(config: Path) -> Any:
 
 PACKAGE = "fedloom_app"
 CONFIG = f"{PACKAGE}/config.yaml"  # within the app's folder
-_PROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "{name}"
-version = "1.0.0"
-description = "{title}, as a federation over Flower"
-license = "Apache-2.0"
-dependencies = ["fedloom[flower]=={version}"]
-
-[tool.hatch.build.targets.wheel]
-packages = ["{package}"]
-
-[tool.flwr.app]
-publisher = "fedloom"
-
-[tool.flwr.app.components]
-serverapp = "{package}.server:app"
-clientapp = "{package}.client:app"
-
-[tool.flwr.app.config]
-out = ""  # the run's folder on the server; empty: runs/flower
-keys = ""  # a folder on the server with the clients' public keys; none: the SuperLink checks no keys of nodes
-test = ""  # where nodes have data of their own: a file on the server that names its test data
-"""
-_MODULE = '''\
-"""The {side}: fedloom's, as config.yaml describes it."""
-
-from pathlib import Path
-
-from fedloom.flower.apps import {side}_app
-
-app = {side}_app(Path(__file__).with_name("config.yaml"))
-'''
 
 
 def export(config: RunConfig, folder: Path) -> list[Path]:
@@ -148,12 +113,12 @@ def export(config: RunConfig, folder: Path) -> list[Path]:
     if resolved["scenario"]["source"] == "given":
         raise ConfigError("data given in Python cannot be exported; describe them in the config, e.g. source: npz")
     name = f"fedloom-{config.method}".replace("+", "-")
-    project = _PROJECT.format(name=name, title=config.method, version=__version__, package=PACKAGE)
+    templates = files(__package__) / "app_template"
+    project, module = ((templates / file).read_text(encoding="utf-8") for file in ("pyproject.toml.in", "side.py.in"))
     texts = {
-        "pyproject.toml": project,
+        "pyproject.toml": project.format(name=name, title=config.method, version=__version__, package=PACKAGE),
         f"{PACKAGE}/__init__.py": "",
-        f"{PACKAGE}/server.py": _MODULE.format(side="server"),
-        f"{PACKAGE}/client.py": _MODULE.format(side="client"),
+        **{f"{PACKAGE}/{side}.py": module.format(side=side) for side in ("server", "client")},
         CONFIG: yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True),
     }
     for path, text in texts.items():

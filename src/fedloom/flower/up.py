@@ -1,134 +1,33 @@
-"""A federation of real processes on this machine: SuperLink, SuperNodes, keys and certificates.
-Processes are started and ended by their ids, with all their descendants."""
+"""A federation of real processes on this machine: SuperLink, SuperNodes, keys and certificates."""
 
 import contextlib
 import os
 import shlex
-import shutil
-import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from fedloom.core.errors import ConfigError, printable
-from fedloom.core.files import private_folder, restrict_to_owner, write_atomic
+from fedloom.core.errors import printable
+from fedloom.core.files import restrict_to_owner, write_atomic
 from fedloom.flower.apps import export
 from fedloom.flower.exchange import RemoteError
 from fedloom.flower.findings import refuse_errors, require_free
 from fedloom.flower.node_data import count_nodes, node_file, server_file
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.preflight import check_server
+from fedloom.flower.processes import ENVIRONMENT, ChildProcesses, executable, free_ports
 from fedloom.flower.status import Failure
+from fedloom.flower.supernode import HOST, supernode_options
 from fedloom.flower.transport import require_flower
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.run_data import RunData
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-HOST, NAME = "127.0.0.1", "fedloom"
+NAME = "fedloom"
 _START_SECONDS = 120.0  # for a process to listen
-_ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
-_TERMINATION_SECONDS = 5.0  # between SIGTERM and SIGKILL
-
-
-def executable(name: str) -> str:
-    """Find a command of Flower's, first in this environment. Raises `ConfigError` if there is none."""
-    beside_python = Path(sys.executable).parent / name
-    path = str(beside_python) if beside_python.exists() else shutil.which(name)
-    if path is None:
-        raise ConfigError(f"the command {name} is not installed; pip install 'fedloom[flower]'")
-    return path
-
-
-def free_ports(count: int) -> list[int]:
-    """Return unused ports of the loopback."""
-    with contextlib.ExitStack() as stack:
-        # All stay open until the last port is known, or the system could give one of them twice.
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-
-
-def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of an environment in which no proxy is used for the loopback."""
-    changed = dict(environment)
-    for name in ("no_proxy", "no_grpc_proxy"):
-        hosts = [host for key in (name, name.upper()) for host in environment.get(key, "").split(",") if host.strip()]
-        exceptions = ",".join(dict.fromkeys([*map(str.strip, hosts), *_LOOPBACK]))
-        changed |= {name: exceptions, name.upper(): exceptions}
-    return changed
-
-
-class ChildProcesses:
-    """Child processes by name, each with a log file that only the owner can read."""
-
-    def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
-        self._logs, self._environment = logs, without_proxy({**os.environ, **environment})
-        self._started: dict[str, subprocess.Popen[bytes]] = {}  # the latest of each name
-        self._all: list[subprocess.Popen[bytes]] = []
-        private_folder(logs)
-
-    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a command in a new session, which Ctrl-C on the terminal does not reach."""
-        handle = os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "ab") as log:
-            pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            process = subprocess.Popen([*command], env=self._environment, start_new_session=True, umask=0o077, **pipes)
-        self._started[name] = process
-        self._all.append(process)
-        return process
-
-    def pid_of(self, name: str) -> int:
-        """Return the id of the latest process with a name."""
-        return self._started[name].pid
-
-    def log(self, name: str) -> Path:
-        """Return the log file of a process."""
-        return self._logs / f"{name}.log"
-
-    def tail(self, name: str, lines: int = 5) -> str:
-        """Return the last lines of a process' log, joined to one line."""
-        with contextlib.suppress(OSError):
-            text = self.log(name).read_text(encoding="utf-8", errors="replace")
-            return printable(" | ".join(" ".join(line.split()) for line in text.splitlines()[-lines:]))
-        return ""
-
-    def close(self) -> None:
-        """End all processes and their descendants."""
-        # Before the first signal: a process whose parent has ended belongs to another one, and would not be found.
-        pids = {pid for process in self._all for pid in family(process.pid)}
-        for process in self._all:
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + _TERMINATION_SECONDS
-        for process in self._all:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-        for pid in pids - {os.getpid()}:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        for process in self._all:
-            process.wait()
-        self._started, self._all = {}, []
-
-
-def family(pid: int) -> set[int]:
-    """Return the ids of a process and all its descendants, from /proc; only `pid` if there is no /proc."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # a process that has ended meanwhile
-            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    members, pending = set[int](), [pid]
-    while pending:
-        members.add(parent := pending.pop())
-        pending += [child for child in children.get(parent, []) if child not in members]
-    return members
 
 
 class LocalFederation:
@@ -156,7 +55,7 @@ class LocalFederation:
         restrict_to_owner(self.folder)  # an earlier version let other users read it
         home = self.folder / "home"
         path = os.pathsep.join([str(Path(executable("flwr")).parent), os.environ.get("PATH", "")])
-        self.processes = ChildProcesses(self.folder / "logs", {**_ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path})
+        self.processes = ChildProcesses(self.folder / "logs", {**ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path})
         self._keys = self.folder / "keys"
         address = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{HOST}:{self.port}"\n'
         if insecure:
@@ -209,16 +108,11 @@ class LocalFederation:
     def start_node(self, client: int, key: Path | None = None, name: str | None = None) -> subprocess.Popen[bytes]:
         """Start the node of a `client`. key: a private key instead of the registered one. name: of the process."""
         state = self.folder / "states" / f"node-{client:06d}"
-        command = [executable("flower-supernode"), "--superlink", f"{HOST}:{self.port}"]
-        command += ["--host", HOST, "--port", str(self._node_ports[client])]
-        data = node_file(self._data, client)
-        data_key = f' data="{data}"' if data else ""
-        command += ["--node-config", f'partition-id={client} state="{state}"{data_key}']
-        if self.insecure:
-            command += ["--insecure"]
-        else:
-            command += ["--root-certificates", str(self._keys / "ca.crt")]
-            command += ["--auth-supernode-private-key", str(key or self._key(client))]
+        authority = None if self.insecure else self._keys / "ca.crt"
+        files = {"state": state, "data": node_file(self._data, client), "authority": authority}
+        files["key"] = key or self._key(client)
+        options = supernode_options(f"{HOST}:{self.port}", client, self._node_ports[client], **files)
+        command = [executable("flower-supernode"), *options]
         return self.processes.start(name or f"node-{client:06d}", command)
 
     def run(self, out: Path) -> subprocess.Popen[bytes]:

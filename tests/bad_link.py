@@ -1,0 +1,162 @@
+"""Bad network links on the loopback: slow, far, broken off, half open, and links that lose one HTTP message."""
+
+import asyncio
+import contextlib
+import math
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+HOST = "127.0.0.1"
+_CHUNK = 1 << 14
+_AHEAD = 0.25  # seconds of traffic that a link takes before the sender has to wait
+
+
+class Listener:
+    """Listens on `port`, and serves every connection in a thread of its own loop."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = self._wait(asyncio.start_server(self._accept, HOST, 0, ssl=context))
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._server.close)
+        self.reset()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def reset(self) -> None:
+        """Break all connections off."""
+        self._wait(self._break())
+
+    def _wait(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _break(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close their sockets in the next turn of the loop
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        self._tasks.add(task)
+        try:
+            with contextlib.suppress(OSError, EOFError, asyncio.CancelledError):
+                await self._serve(reader, writer)
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise NotImplementedError
+
+
+class Link(Listener):
+    """A link to another port.
+    rate: bytes per second in each direction. latency: seconds from one end to the other. silent: directions ("up",
+    "down") in which nothing arrives any more: connections stay open, also those that are made meanwhile, and one that
+    has lost something stays dead. carried: bytes that arrived in each direction."""
+
+    def __init__(self, to: int, *, rate: float = math.inf, latency: float = 0.0) -> None:
+        self._to, self._rate, self._latency = to, rate, latency
+        self._free_at = {"up": 0.0, "down": 0.0}  # when the last byte that was sent has left
+        self.carried = {"up": 0, "down": 0}
+        self.silent: set[str] = set()
+        super().__init__()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(HOST, self._to)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pump("up", reader, far_writer))
+                group.create_task(self._pump("down", far_reader, writer))
+        except* OSError:
+            pass
+        finally:
+            far_writer.transport.abort()
+
+    async def _pump(self, direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry what one end sends to the other one, until it closes its side."""
+        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        delivery = asyncio.create_task(self._deliver(direction, under_way, writer))
+        try:
+            while data := await reader.read(_CHUNK):
+                now = time.monotonic()
+                leaves = max(now, self._free_at[direction]) + len(data) / self._rate
+                self._free_at[direction] = leaves
+                under_way.put_nowait((leaves + self._latency, data))
+                await asyncio.sleep(max(0.0, leaves - now - _AHEAD))
+            under_way.put_nowait((time.monotonic() + self._latency, b""))
+            await delivery
+        finally:
+            delivery.cancel()
+
+    async def _deliver(self, direction: str, under_way: asyncio.Queue, writer: asyncio.StreamWriter) -> None:
+        is_dead = False
+        while True:
+            due, data = await under_way.get()
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            is_dead = is_dead or direction in self.silent
+            if is_dead:
+                continue
+            if not data:
+                writer.write_eof()
+                return
+            self.carried[direction] += len(data)
+            writer.write(data)
+            await writer.drain()
+
+
+class Losses(Listener):
+    """Carries HTTP with TLS to a SuperLink, and loses one message of each kind.
+    keys: the folder of `fedloom flower keys`. lose: by the last part of a request's path, what is lost: the "request",
+    or the "reply" to it; the connection then breaks off. lost: the kinds that have been lost so far."""
+
+    def __init__(self, to: int, keys: Path, lose: Mapping[str, str]) -> None:
+        self._to, self._lose, self.lost = to, dict(lose), list[str]()
+        near = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        near.load_cert_chain(keys / "server.crt", keys / "server.key")
+        self._far = ssl.create_default_context(cafile=keys / "ca.crt")
+        super().__init__(near)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(HOST, self._to, ssl=self._far, server_hostname=HOST)
+        try:
+            while request := await _message(reader):
+                kind = request.split(b" ", 2)[1].decode().rpartition("/")[2]
+                loss = self._lose.pop(kind, "")
+                if loss:
+                    self.lost.append(kind)
+                if loss == "request":
+                    return
+                far_writer.write(request)
+                reply = await _message(far_reader, has_body=not request.startswith(b"HEAD "))
+                if loss == "reply":
+                    return
+                writer.write(reply)
+                await writer.drain()
+        finally:
+            far_writer.transport.abort()
+
+
+async def _message(reader: asyncio.StreamReader, has_body: bool = True) -> bytes:
+    """Return the next HTTP message with its body, or b"" at the end. Raises `EOFError` in the middle of one."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError as problem:
+        if problem.partial:
+            raise
+        return b""
+    if not has_body:
+        return head
+    headers = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:] if line)
+    return head + await reader.readexactly(int(headers.get(b"content-length", b"0")))
