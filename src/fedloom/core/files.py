@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import stat
+import tomllib
 from collections.abc import Hashable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -262,6 +263,16 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(f"{path}: not readable: {error.strerror}") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: not readable as YAML: {one_line(error)}") from None
+
+
+def package_table(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the sections of a TOML file of the package, with tuples for lists."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    sections = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {name: {key: frozen(value) for key, value in keys.items()} for name, keys in sections.items()}
 
 
 def one_line(error: BaseException) -> str:

@@ -1,9 +1,8 @@
 """The models that are sizes of a net of this package: `zoo.toml` holds their sizes, layers and sources."""
 
-import tomllib
 from pathlib import Path
-from typing import Any
 
+from fedloom.core.files import package_table
 from fedloom.nets.deep_cnns import MobileNetV2, ResNet
 from fedloom.nets.mlp import MLP
 from fedloom.nets.net import MODELS
@@ -11,13 +10,7 @@ from fedloom.nets.small_cnns import LeNet5, TwoConvNet
 
 _BASES = {kind.__name__: kind for kind in (LeNet5, MLP, MobileNetV2, ResNet, TwoConvNet)}
 
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
-
-
-for _name, _sizes in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items():
+for _name, _sizes in package_table(Path(__file__).with_suffix(".toml")).items():
     _base, _class_name = _BASES[_sizes.pop("base")], _sizes.pop("class")  # the name enters digests of users' models
-    _attributes = {"__module__": __name__, "__doc__": _sizes.pop("description")}
-    _attributes |= {key: _as_tuples(value) for key, value in _sizes.items()}
+    _attributes = {"__module__": __name__, "__doc__": _sizes.pop("description"), **_sizes}
     MODELS.register(_name)(type(_class_name, (_base,), _attributes))

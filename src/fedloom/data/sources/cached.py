@@ -11,12 +11,13 @@ from numpy.typing import DTypeLike
 from pydantic import Field, model_validator
 
 from fedloom.core.errors import DataError
+from fedloom.core.files import package_table
 from fedloom.data.cache import CacheEntry, CacheWriter, cached
 from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inputs
 from fedloom.data.imputation import DropColumns, Impute, Incomplete
 from fedloom.data.labels import PARTS, class_notes, multi_label_notes
 from fedloom.data.sources.files import Files, locate, open_files, verify_md5
-from fedloom.data.sources.source import Labels, Source, Splits
+from fedloom.data.sources.source import Labels, Source, SourceType, Splits, source
 
 Allocator = Callable[[str, tuple[int, ...], DTypeLike], np.ndarray]
 """Creates the array "train.x" or "test.x" of a shape and dtype: on disk while a cache entry is written."""
@@ -201,6 +202,21 @@ class CachedSource(Source):
         facts = {key: getattr(train, key) for key in ("classes", "domains", "words", "white", "features")}
         facts |= {"moments": training_moments(learned), "validation": splits.validation, "notes": splits.notes}
         return facts
+
+
+_FACTS = package_table(Path(__file__).with_name("published.toml"))
+
+
+def published_set(name: str) -> Callable[[type[SourceType]], type[SourceType]]:
+    """Return a decorator that registers a source, with the facts that `published.toml` states of it as attributes."""
+
+    def register(kind: type[SourceType]) -> type[SourceType]:
+        for key, value in _FACTS[name].items():
+            setattr(kind, key, value)
+        source(name)(kind)
+        return kind
+
+    return register
 
 
 class PublishedFiles(CachedSource):

@@ -11,7 +11,14 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError, suggest_name
 from fedloom.data.dataset import Dataset
-from fedloom.data.sources.cached import Allocator, Normalise, ParsedSamples, ParsedSplits, training_moments
+from fedloom.data.sources.cached import (
+    Allocator,
+    Normalise,
+    ParsedSamples,
+    ParsedSplits,
+    published_set,
+    training_moments,
+)
 from fedloom.data.sources.files import Files, has_layout, search_path
 from fedloom.data.sources.image_folders import parse_class_folders
 from fedloom.data.sources.npz import PublishedImages
@@ -43,7 +50,6 @@ def coarse_labels(classes: Sequence[str]) -> list[int]:
 
 
 _PIXEL_COUNT = 3 * 32 * 32
-_CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 
 
 class _Cifar(PublishedImages):
@@ -102,39 +108,21 @@ class _Cifar(PublishedImages):
         return ParsedSamples(pixels, records[:, self.label_bytes - 1].astype(np.int64))
 
 
-@source("cifar10")
+@published_set("cifar10")
 class CIFAR10(_Cifar):
     """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 10 classes.
 
     Reads the binary version (`cifar-10-binary.tar.gz` or its folder), `cifar10.npz` in the Keras convention, or
     train/<class>/* and test/<class>/*. The python version is refused, since it is a pickle."""
 
-    publisher = "Alex Krizhevsky's CIFAR page as cifar-10-binary.tar.gz"
-    checksums: ClassVar[dict[str, str]] = {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"}
-    published = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-    class_names = tuple(_CIFAR10_CLASSES.split())
-    label_bytes = 1
-    binary_folder = "cifar-10-batches-bin"
-    pickle_names = ("cifar-10-batches-py", "cifar-10-python.tar.gz", "data_batch_1")
-    train_names = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
-    test_name = "test_batch.bin"
 
-
-@source("cifar100")
+@published_set("cifar100")
 class CIFAR100(_Cifar):
     """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 100 fine classes.
 
     Reads the same layouts as cifar10, with `cifar-100-binary.tar.gz` and `cifar100.npz`."""
 
-    publisher = "Alex Krizhevsky's CIFAR page as cifar-100-binary.tar.gz"
-    checksums: ClassVar[dict[str, str]] = {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"}
-    published = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
     class_names = CLASSES
-    label_bytes = 2  # the coarse label, then the fine one
-    binary_folder = "cifar-100-binary"
-    pickle_names = ("cifar-100-python", "cifar-100-python.tar.gz", "meta")
-    train_names = ("train.bin",)
-    test_name = "test.bin"
 
 
 ClassGroup = Literal["train", "val", "test"]

@@ -12,7 +12,7 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import require_memory
 from fedloom.data.sources import class_folders, medical
-from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
+from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits, published_set
 from fedloom.data.sources.class_folders import LabelledFiles
 from fedloom.data.sources.files import Files, open_files
 from fedloom.data.sources.groups import GroupPattern, file_name_notes, number_groups
@@ -132,7 +132,7 @@ class ImageFolder(ImageSource):
 _ANNOTATIONS = "val/val_annotations.txt"
 
 
-@source("tiny-imagenet")
+@published_set("tiny-imagenet")
 class TinyImageNet(PublishedImages):
     """Tiny-ImageNet (Stanford CS231n): 100,000 training and 10,000 validation colour images of 64x64, 200 classes.
 
@@ -140,13 +140,7 @@ class TinyImageNet(PublishedImages):
     test set, as is usual. Classes are the WordNet ids, sorted, called by their first word where `words.txt` gives one
     that no other class has. The training set is in shuffled order, the same in every run."""
 
-    publisher = "Stanford's CS231n as tiny-imagenet-200.zip"
-    checksums: ClassVar[dict[str, str]] = {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"}
     model = "resnet18-cifar"
-    places = (
-        *((folder, _ANNOTATIONS) for folder in ("", "tiny-imagenet-200")),
-        *((archive, "") for archive in ("tiny-imagenet-200.zip", "tiny-imagenet.npz")),
-    )
 
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         train, ids = class_folders.list_classes(files.names(), "train", None, str(files.path))
@@ -172,8 +166,6 @@ def _called(files: Files, ids: Sequence[str]) -> list[str]:
 
 
 _TEST_SHARE = 0.2
-_OFFICE_CLASSES = "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector"
-_TOP_TEN = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
 
 
 class _DomainFolders(PublishedImages):
@@ -182,6 +174,7 @@ class _DomainFolders(PublishedImages):
 
     domain_names: ClassVar[tuple[str, ...]]
     folder: ClassVar[str]
+    archives: ClassVar[tuple[str, ...]]
     model = "fedbn-alexnet"
 
     normalise: Normalise = "unit"
@@ -194,7 +187,8 @@ class _DomainFolders(PublishedImages):
         return self.domain_names
 
     def layouts(self) -> Sequence[tuple[str, str]]:
-        return [("", f"{self.domain_names[0]}/"), (self.folder, f"{self.domain_names[0]}/"), (f"{self.folder}.zip", "")]
+        folders = [(subpath, f"{self.domain_names[0]}/") for subpath in ("", self.folder)]
+        return [*folders, *((archive, "") for archive in self.archives)]
 
     def names_to_read(self, files: Files) -> list[str]:
         names, class_names = files.names(), set(self.class_names)
@@ -297,7 +291,7 @@ class _DomainFolders(PublishedImages):
         return replace(parsed, train=train, test=test, domains=self.domain_names)
 
 
-@source("office-caltech10")
+@published_set("office-caltech10")
 class OfficeCaltech10(_DomainFolders):
     """Office-Caltech10 (Gong et al. 2012): 2,533 photographs, 10 classes, domains amazon, caltech, dslr, webcam.
 
@@ -305,23 +299,9 @@ class OfficeCaltech10(_DomainFolders):
     split: 20 % of each class and domain are test (DSLR 32 of 157, as in Fed-CO2), the same in every run; lists
     <domain>_train.txt and <domain>_test.txt in the same folder take precedence. Pictures become `size` x `size`."""
 
-    publisher = "Gong et al., and by the authors of FedBN as office_caltech_10_dataset.zip"
-    domain_names = ("amazon", "caltech", "dslr", "webcam")
-    folder = "office_caltech_10"
-    class_names = tuple(_OFFICE_CLASSES.split())
 
-    def layouts(self) -> Sequence[tuple[str, str]]:
-        archives = [("office_caltech_10_dataset.zip", ""), (f"{self.kind}.npz", ""), ("office_caltech10.npz", "")]
-        return [*super().layouts(), *archives]
-
-
-@source("domainnet")
+@published_set("domainnet")
 class DomainNet(_DomainFolders):
     """DomainNet (Peng et al. 2019), the ten classes of FedBN and Fed-CO2: domains clipart, infograph, painting,
     quickdraw, real, sketch. Folders <domain>/<class>/* and the published lists <domain>_train.txt and
     <domain>_test.txt; without lists 20 % of each class and domain are test. Pictures become `size` x `size`."""
-
-    publisher = "Boston University's VisDA group as one archive and two lists a domain"
-    domain_names = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-    folder = "DomainNet"
-    class_names = tuple(_TOP_TEN.split())

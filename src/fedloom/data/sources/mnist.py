@@ -18,7 +18,7 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import require_memory
 from fedloom.data.labels import class_ids
-from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
+from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits, published_set
 from fedloom.data.sources.class_folders import LabelledFiles
 from fedloom.data.sources.files import Files, package_folder
 from fedloom.data.sources.image_folders import decode_parts
@@ -97,19 +97,13 @@ class Idx(ImageSource):
         return parse_idx_set(Files(self.path), "train", "t10k")
 
 
-_FIRST = "train-images-idx3-ubyte"
-_CLOTHES = "t-shirt, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
 _DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
 
-@source("mnist")
+@published_set("mnist")
 class MNIST(PublishedImages):
     """MNIST (LeCun et al. 1998): 60,000 + 10,000 gray images of 28x28, 10 classes; the four IDX files, .gz or not, or
     `mnist.npz` in the Keras convention. Official test set kept."""
-
-    publisher = "Yann LeCun, Corinna Cortes and Christopher Burges as four train-/t10k- IDX files"
-    published = ((0.1307,), (0.3081,))
-    places = (("", f"{_FIRST}.gz"), ("", _FIRST), ("MNIST/raw", _FIRST), ("mnist.npz", ""))
 
     def names_to_read(self, files: Files) -> list[str] | None:
         return idx_names(files, "train", "t10k")
@@ -118,14 +112,11 @@ class MNIST(PublishedImages):
         return parse_idx_set(files, "train", "t10k", self.class_names)
 
 
-@source("fashion-mnist")
+@published_set("fashion-mnist")
 class FashionMNIST(MNIST):
     """Fashion-MNIST (Xiao et al. 2017, MIT licence): 60,000 + 10,000 images of 28x28, 10 classes.
 
     Official test set kept."""
-
-    published = ((0.2860,), (0.3530,))
-    class_names = tuple(_CLOTHES.split(", "))
 
     path: Path | None = Field(
         _DEBIAN, description="Folder of the four IDX files, by default of Debian's package `dataset-fashion-mnist`."
@@ -140,16 +131,13 @@ class FashionMNIST(MNIST):
         return super().data_path()
 
 
-@source("emnist")
+@published_set("emnist")
 class EMNIST(PublishedImages):
     """EMNIST (Cohen et al. 2017): gray images of 28x28, 47 classes of digits and letters. The published `gzip.zip`, or
     its IDX files in a folder.
 
     The published images are transposed; they are turned upright here, as MNIST's are."""
 
-    publisher = "NIST as gzip.zip with emnist-<subset>-train-images-idx3-ubyte.gz and three more"
-    checksums: ClassVar[dict[str, str]] = {"gzip.zip": "58c8d27c78d21e728a6bc7b3cc06412e"}
-    class_names = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
     model = "emnist-cnn"
 
     subset: Literal["bymerge", "balanced"] = Field(
@@ -157,7 +145,7 @@ class EMNIST(PublishedImages):
     )
 
     def layouts(self) -> Sequence[tuple[str, str]]:
-        first = f"emnist-{self.subset}-{_FIRST}"
+        first = f"emnist-{self.subset}-train-images-idx3-ubyte"
         folders = [(place, f"{first}{gz}") for place in ("", "gzip", "EMNIST/raw") for gz in (".gz", "")]
         return [*folders, ("gzip.zip", "")]
 
@@ -170,44 +158,8 @@ class EMNIST(PublishedImages):
         return replace(stored, train=train, test=test)
 
 
-class _Mat(PublishedImages):
-    """Base: two .mat files with `X` [32, 32, 3, n] uint8 and `y` [n, 1], where label 10 stands for digit 0."""
-
-    names: ClassVar[tuple[str, str]]
-
-    def names_to_read(self, files: Files) -> Sequence[str]:
-        return self.names
-
-    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
-        train, test = (_parse_mat(raw, files.display_name(name)) for name, raw in files.read_each(self.names))
-        return ParsedSplits(str(files.path), train, test, self.class_names)
-
-
-@source("svhn")
-class SVHN(_Mat):
-    """SVHN (Netzer et al. 2011), cropped digits: 73,257 + 26,032 colour images of 32x32, 10 classes (label 10 is digit
-    0). `train_32x32.mat` and `test_32x32.mat`. Official test set kept; the extra images are not used."""
-
-    publisher = "Stanford's housenumbers page as train_32x32.mat and test_32x32.mat"
-    names = ("train_32x32.mat", "test_32x32.mat")
-    checksums: ClassVar[dict[str, str]] = {
-        "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
-        "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
-    }
-    places = (("", "train_32x32.mat"), ("svhn.npz", ""))
-
-
-@source("synthdigits")
-class SynthDigits(_Mat):
-    """SynthDigits (Ganin and Lempitsky 2015): 479,400 + 9,553 colour images of rendered digits, 32x32, 10 classes.
-    `synth_train_32x32.mat` and `synth_test_32x32.mat`, in a folder or in the published `SynthDigits.zip`."""
-
-    publisher = "Yaroslav Ganin as SynthDigits.zip"
-    names = ("synth_train_32x32.mat", "synth_test_32x32.mat")
-    places = (("", names[0]), ("SynthDigits", names[0]), ("SynthDigits.zip", ""), ("synthdigits.npz", ""))
-
-
 def _parse_mat(raw: bytes, label: str) -> ParsedSamples:
+    """A .mat file with `X` [32, 32, 3, n] uint8 and `y` [n, 1], where label 10 stands for digit 0."""
     from scipy.io import loadmat
 
     try:
@@ -227,28 +179,42 @@ def _parse_mat(raw: bytes, label: str) -> ParsedSamples:
     return ParsedSamples(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), np.where(labels == 10, 0, labels))
 
 
-_NAMES = ("usps.bz2", "usps.t.bz2")
+class _TwoFiles(PublishedImages):
+    """Base: a file of each part."""
+
+    names: ClassVar[tuple[str, str]]
+
+    def parsed(self, raw: bytes, label: str) -> ParsedSamples:
+        return _parse_mat(raw, label)
+
+    def names_to_read(self, files: Files) -> Sequence[str]:
+        return self.names
+
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
+        train, test = (self.parsed(raw, files.display_name(name)) for name, raw in files.read_each(self.names))
+        return ParsedSplits(str(files.path), train, test, self.class_names)
 
 
-@source("usps")
-class USPS(PublishedImages):
+@published_set("svhn")
+class SVHN(_TwoFiles):
+    """SVHN (Netzer et al. 2011), cropped digits: 73,257 + 26,032 colour images of 32x32, 10 classes (label 10 is digit
+    0). `train_32x32.mat` and `test_32x32.mat`. Official test set kept; the extra images are not used."""
+
+
+@published_set("synthdigits")
+class SynthDigits(_TwoFiles):
+    """SynthDigits (Ganin and Lempitsky 2015): 479,400 + 9,553 colour images of rendered digits, 32x32, 10 classes.
+    `synth_train_32x32.mat` and `synth_test_32x32.mat`, in a folder or in the published `SynthDigits.zip`."""
+
+
+@published_set("usps")
+class USPS(_TwoFiles):
     """USPS (Hull 1994): 7,291 + 2,007 gray images of 16x16, 10 classes. The LIBSVM files `usps.bz2` and `usps.t.bz2`
     (values -1 .. 1, labels 1 .. 10 for digits 0 .. 9), or `usps.npz` in the Keras convention. Official test set kept.
     """
 
-    publisher = "the LIBSVM data page as usps.bz2 and usps.t.bz2"
-    checksums: ClassVar[dict[str, str]] = {
-        "usps.bz2": "ec16c51db3855ca6c91edd34d0e9b197",
-        "usps.t.bz2": "8ea070ee2aca1ac39742fdd1ef5ed118",
-    }
-    places = (("", "usps.bz2"), ("usps.npz", ""))
-
-    def names_to_read(self, files: Files) -> Sequence[str]:
-        return _NAMES
-
-    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
-        train, test = (_parse_libsvm(raw, files.display_name(name)) for name, raw in files.read_each(_NAMES))
-        return ParsedSplits(str(files.path), train, test, self.class_names)
+    def parsed(self, raw: bytes, label: str) -> ParsedSamples:
+        return _parse_libsvm(raw, label)
 
 
 def _parse_libsvm(packed: bytes, label: str) -> ParsedSamples:
@@ -275,18 +241,12 @@ def _parse_libsvm(packed: bytes, label: str) -> ParsedSamples:
     return ParsedSamples(((values + 1) / 2 * 255).astype(np.uint8).reshape(-1, 16, 16), labels)
 
 
-@source("mnist-m")
+@published_set("mnist-m")
 class MNISTM(PublishedImages):
     """MNIST-M (Ganin and Lempitsky 2015): 59,001 + 9,001 colour images of 32x32, 10 classes.
 
     The published `mnist_m.tar.gz` or its folder (mnist_m_train/*.png with mnist_m_train_labels.txt, lines "name.png
     label", and the same for test), or `mnist-m.npz` in the Keras convention. Official test set kept."""
-
-    publisher = "Yaroslav Ganin as mnist_m.tar.gz"
-    places = (
-        *((folder, "mnist_m_train_labels.txt") for folder in ("", "mnist_m")),
-        *((archive, "") for archive in ("mnist_m.tar.gz", "mnist-m.npz", "mnistm.npz")),
-    )
 
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         train, test = (_listed(files, f"mnist_m_{part}") for part in ("train", "test"))

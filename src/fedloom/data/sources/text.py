@@ -5,14 +5,21 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import PARTS, named_ids, refuse_missing_labels, require_few
-from fedloom.data.sources.cached import Allocator, CachedSource, ParsedSamples, ParsedSplits, PublishedFiles
+from fedloom.data.sources.cached import (
+    Allocator,
+    CachedSource,
+    ParsedSamples,
+    ParsedSplits,
+    PublishedFiles,
+    published_set,
+)
 from fedloom.data.sources.files import Files, utf8
 from fedloom.data.sources.groups import GroupPattern, number_groups
 from fedloom.data.sources.source import source
@@ -243,18 +250,13 @@ class Tsv(TextSource):
 _CLASSES = ("neg", "pos")
 
 
-@source("imdb")
+@published_set("imdb")
 class IMDB(PublishedFiles, TextSource):
     """IMDB (Maas et al. 2011): 25,000 + 25,000 film reviews as token ids, classes neg and pos.
 
     `aclImdb_v1.tar.gz` or its folder (train/pos/*.txt and so on; unsup/ is not used), or `imdb_train.tsv` and
     `imdb_test.tsv` with lines label, file, text. The training set is in shuffled order, the same in every run: the
     files are sorted by class. Official test set kept; 123 texts are in both parts, as published."""
-
-    publisher = "Stanford's AI lab as aclImdb_v1.tar.gz"
-    checksums: ClassVar[dict[str, str]] = {"aclImdb_v1.tar.gz": "7c2ac02c03563afcf9b574c7e56c153a"}
-
-    places = (("", "train/pos/"), ("aclImdb", "train/pos/"), ("aclImdb_v1.tar.gz", ""), ("", "imdb_train.tsv"))
 
     path: Path | None = Field(
         None, description="Folder or archive of the published files; null searches `$FEDLOOM_DATA/imdb`."
