@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedloom.papers.compared_values import ComparedValue, largest_step
+from fedloom.papers.compared_values import ComparedValue, largest_step, with_domain
 from fedloom.papers.measurements import ACCURACY, VARIANT
 from fedloom.papers.recipe import Recipe
-from fedloom.papers.table_section import with_domain
 from fedloom.results.data_table import Cell, DataTable
 from fedloom.results.difference import Difference, compare_family, paired_differences
 

@@ -20,10 +20,17 @@ from benchmarks.figures.rows import not_drawn
 from benchmarks.tables.gains import Gain, count_gains, gain_lines, gains, gains_sheet, judged
 from benchmarks.tables.words import markdown
 from fedloom.core.text import listed
-from fedloom.papers.compared_values import ComparedValue, compare_orders, compare_values
+from fedloom.papers.compared_values import (
+    ComparedValue,
+    bullets,
+    compare_orders,
+    compare_values,
+    markdown_of,
+    number,
+    table_blocks,
+)
 from fedloom.papers.measurements import ACCURACY, OTHER_IMAGES, Measurement, read_measurements
 from fedloom.papers.recipe import Claim, Recipe, printed_values, recipes
-from fedloom.papers.table_section import bullets, markdown_of, number, table_blocks
 from fedloom.papers.verdicts import NOT_RUN, STEP, judge_value
 from fedloom.results.difference import Difference, compare_family
 from fedloom.results.group import mean_std

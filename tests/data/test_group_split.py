@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from fedloom.data.group_split import deal_groups, group_split
-from fedloom.data.views import Views
+from fedloom.data.views import Views, deal_groups, group_split
 
 # Groups a to h with the classes of their rows, dealt by hand and by a program that shares no code with this one.
 TOY = {

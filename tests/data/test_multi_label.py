@@ -12,12 +12,11 @@ import fedloom as fl
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import PARTITIONS, SKEWS, describe_scenario, from_arrays, from_clients, from_torch
 from fedloom.data.attacks import LabelFlip
-from fedloom.data.group_split import group_split
 from fedloom.data.labels import class_notes
 from fedloom.data.sources.hf import from_huggingface
 from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import stratified_split
-from fedloom.data.views import Views, split_three, strata
+from fedloom.data.views import Views, group_split, split_three, strata
 from fedloom.runs.config.first_config import first_config
 from hub_sets import FakeSet
 

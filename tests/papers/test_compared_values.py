@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks.tables.gains import gains
-from fedloom.papers.compared_values import compare_orders, compare_values, limitations
+from fedloom.papers.compared_values import as_markdown, compare_orders, compare_values, limitations
 from fedloom.papers.measurements import CellResults, measure, measurements_csv, read_measurements
 from fedloom.papers.recipe import Recipe, find_recipe
-from fedloom.papers.table_section import as_markdown
 from fedloom.results.result import Result
 from fedloom.runs.storage.log import Row, main_protocol
 from toy_results import MakeResult, toy_scenario, with_test_samples

@@ -20,7 +20,8 @@ import click
 import typer
 
 from fedloom._version import __version__
-from fedloom.cli import catalogue, comparisons, flower, model, publication, reproduce, shared
+from fedloom.cli import catalogue, comparisons, flower, model, publication, shared
+from fedloom.cli import publication as reproduce
 from fedloom.cli.diagnose import advise, diagnose
 from fedloom.core.console import console_of, listen_for_stop, raise_first_interrupt
 from fedloom.core.errors import ConfigError, FedloomError, StoppedError, printable

@@ -313,9 +313,9 @@ def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True)
 
 
 def _paper_section(folder: Path, failed: dict[tuple[str, str], dict[int, str]]) -> PageSection:
+    from fedloom.papers.compared_values import as_part
     from fedloom.papers.measurements import read_measurements
     from fedloom.papers.recipe import find_recipe
-    from fedloom.papers.table_section import as_part
 
     try:
         stored = parse_json((folder / REPRODUCED).read_text(encoding="utf-8"))

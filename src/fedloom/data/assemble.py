@@ -14,7 +14,6 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.attacks import Attack
 from fedloom.data.dataset import IDS, Dataset, channel_moments, sets_digest
-from fedloom.data.group_split import deal_groups, group_split, split_groups
 from fedloom.data.leak import group_notes, refuse_crossing_groups, repeated_samples_notes
 from fedloom.data.newcomers import HeldOut, LeftOutDomain, without_newcomers
 from fedloom.data.partitions.natural import Natural
@@ -22,7 +21,18 @@ from fedloom.data.partitions.partition import PARTITIONS, Dealt, Partition
 from fedloom.data.scenario import Scenario, TestRows, impute_scenario, recorded_labels, with_sets
 from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
-from fedloom.data.views import Indices, Views, hold_out, matched_tests, select, split_three, starts
+from fedloom.data.views import (
+    Indices,
+    Views,
+    deal_groups,
+    group_split,
+    hold_out,
+    matched_tests,
+    select,
+    split_groups,
+    split_three,
+    starts,
+)
 
 Tests = Literal["shares", "matched"]
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 from fedloom.core.files import package_table
 from fedloom.nets.deep_cnns import MobileNetV2, ResNet
-from fedloom.nets.mlp import MLP
 from fedloom.nets.net import MODELS
-from fedloom.nets.small_cnns import LeNet5, TwoConvNet
+from fedloom.nets.small_nets import MLP, LeNet5, TwoConvNet
 
 _BASES = {kind.__name__: kind for kind in (LeNet5, MLP, MobileNetV2, ResNet, TwoConvNet)}
 

@@ -15,9 +15,8 @@ from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.class_folders import BARE_PARTS, part_of
 from fedloom.data.sources.files import read_regular
-from fedloom.data.sources.groups import number_groups
 from fedloom.data.sources.pixels import WHITE, PictureNotes, image_pixels, put, read_pixels, resized
-from fedloom.data.sources.source import Splits, configure_source, grouped, source, stratified_split
+from fedloom.data.sources.source import Splits, configure_source, grouped, number_groups, source, stratified_split
 from fedloom.data.sources.text import TextLength, TokenUnit, Vocabulary, tokenise
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

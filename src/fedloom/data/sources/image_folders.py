@@ -15,10 +15,16 @@ from fedloom.data.sources import class_folders, medical
 from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits, published_set
 from fedloom.data.sources.class_folders import LabelledFiles
 from fedloom.data.sources.files import Files, open_files
-from fedloom.data.sources.groups import GroupPattern, file_name_notes, number_groups
 from fedloom.data.sources.npz import PublishedImages, channels_first, read_npz
 from fedloom.data.sources.pixels import WHITE, PictureNotes, decode_into, read_pixels, resized
-from fedloom.data.sources.source import first_rows, source, stratified_split
+from fedloom.data.sources.source import (
+    GroupPattern,
+    file_name_notes,
+    first_rows,
+    number_groups,
+    source,
+    stratified_split,
+)
 
 
 def decode_parts(

@@ -14,10 +14,9 @@ from fedloom.data.sources import medical
 from fedloom.data.sources.cached import Allocator, CachedSource, ImageSource, ParsedSamples, ParsedSplits
 from fedloom.data.sources.class_folders import BARE_PARTS, part_of
 from fedloom.data.sources.files import Files, open_files
-from fedloom.data.sources.groups import GroupPattern, number_groups
 from fedloom.data.sources.image_folders import decode_parts
 from fedloom.data.sources.python import held_out, owner_ids
-from fedloom.data.sources.source import Splits, source
+from fedloom.data.sources.source import GroupPattern, Splits, number_groups, source
 from fedloom.data.sources.tables import Csv, columns
 from fedloom.data.sources.tables.table_files import TableFile
 from fedloom.data.sources.text import TextSource, tokenise

@@ -26,9 +26,8 @@ from fedloom.data.sources.cached import (
     without_columns,
 )
 from fedloom.data.sources.files import ENCRYPTED, Files, require_regular
-from fedloom.data.sources.groups import number_groups
 from fedloom.data.sources.pixels import PictureNotes, image_pixels
-from fedloom.data.sources.source import Labels, Splits, source
+from fedloom.data.sources.source import Labels, Splits, number_groups, source
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 _SYNONYMS = {f"{part}_images": f"x_{part}" for part in ("train", "val", "test")}  # of MedMNIST

@@ -13,11 +13,20 @@ from fedloom.data.imputation import DropColumns, Impute, Incomplete
 from fedloom.data.labels import as_string_array, class_ids, missing_marks, multi_labels, sorted_words
 from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Normalise, ParsedSamples
-from fedloom.data.sources.groups import SharedGroups, number_groups
 from fedloom.data.sources.hf import from_huggingface
 from fedloom.data.sources.npz import ArrayLike, as_array, channels_first, index_notes, layout_notes
 from fedloom.data.sources.pixels import WHITE, PictureNotes
-from fedloom.data.sources.source import Labels, Source, Splits, configure_source, drop_shared, source, stratified_split
+from fedloom.data.sources.source import (
+    Labels,
+    SharedGroups,
+    Source,
+    Splits,
+    configure_source,
+    drop_shared,
+    number_groups,
+    source,
+    stratified_split,
+)
 from fedloom.data.views import Views, split_three
 
 _READ_TWICE = 32  # items of a data set, to see whether they change

@@ -1,32 +1,110 @@
-"""The base class of sources, the training and test set that a source returns, and a split into both."""
+"""The base class of sources, the training and test set that a source returns, a split into both, and groups of samples
+(persons, specimens, scenes) as sources name them."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
+import pydantic
 import torch
-from pydantic import (
-    BaseModel,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from numpy.typing import ArrayLike
+from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.files import expand_if_path
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
-from fedloom.data.group_split import group_split
 from fedloom.data.imputation import ImputedColumn
-from fedloom.data.sources.groups import Group, GroupPattern, SharedGroups
-from fedloom.data.views import strata
+from fedloom.data.labels import MISSING_MARKS, as_string_array
+from fedloom.data.views import Indices, group_split, strata
+
+
+class GroupPattern(BaseModel, extra="forbid", frozen=True):
+    """Groups by the names of files."""
+
+    pattern: str = Field(
+        description="Regular expression with one group in parentheses: the id in each path below the class folder.",
+        examples=[r"(patient\d+)_"],
+    )
+
+    @pydantic.field_validator("pattern")
+    @classmethod
+    def _one_group(cls, pattern: str) -> str:
+        try:
+            groups = re.compile(pattern).groups
+        except re.error as error:
+            raise ValueError(f"no regular expression ({error})") from None
+        if groups != 1:
+            raise ValueError(f"need one group in parentheses, as in (patient\\d+)_, not {groups}")
+        return pattern
+
+    def ids(self, paths: Sequence[str], origin: str) -> np.ndarray:
+        """Return the id in each path [n]. Raises `DataError`, with the set as origin, for paths without one."""
+        matches = [re.search(self.pattern, path) for path in paths]
+        without = [path for path, match in zip(paths, matches, strict=True) if not (match and match[1])]
+        if without:
+            raise DataError(
+                f"{origin}: group.pattern = '{self.pattern}' finds no id in {len(without):,} of {len(paths):,} files, "
+                f"such as '{without[0]}'; the path below the class folder is searched"
+            )
+        return np.array([match[1] for match in matches if match], np.str_)
+
+
+Group = Annotated[
+    str | GroupPattern | None,
+    Field(
+        description="Groups of samples, such as persons, that must not be parted between training, validation and test "
+        "rows. The value is the name of a column, `owner`, `PatientID` of DICOM files (hashed), {pattern: a regular "
+        "expression} for file names, or `none` to say that there are no groups.",
+        examples=["patient_id", {"pattern": r"(patient\d+)_"}],
+    ),
+]
+SharedGroups = Annotated[
+    Literal["refuse", "drop_test", "drop_train"],
+    Field(
+        description="Groups that a given test set shares with the training set: refuse the data, or drop the rows of "
+        "these groups from the test set or from the training set."
+    ),
+]
+
+
+_NUMBERED = re.compile(r"(.*?\d+)\D+\d+\.\w+")
+
+
+def file_name_notes(train: Sequence[str], test: Sequence[str], origin: str) -> tuple[str, ...]:
+    """Return a note if train and test, paths in the set origin, share names of numbered files: patient3_slice2.png."""
+    names = [[match[1] for path in part if (match := _NUMBERED.fullmatch(path))] for part in (train, test)]
+    count, shared = len(names[0]) + len(names[1]), {*names[0]} & {*names[1]}
+    if not shared or count < 0.95 * (len(train) + len(test)) or not 10 <= len({*names[0], *names[1]}) <= count / 1.5:
+        return ()
+    text = f"{len(shared):,} of {len({*names[1]}):,} names of test files, such as '{min(shared)}', are in training"
+    return (f"{origin}: {text}; if a name is one person, say `group: {{pattern: REGEX}}`, else `group: none`",)
+
+
+def number_groups(parts: Sequence[ArrayLike], samples: Sequence[int], origin: str) -> list[Indices]:
+    """Return the number of each sample's group for each part: its place among the sorted ids of all parts [n];
+    `samples` of each. Raises `DataError`, with the origin, for ids of another length or kind, and missing ones."""
+    words = []
+    for number, (ids, count) in enumerate(zip(parts, samples, strict=True)):
+        plain, role = as_string_array(np.asarray(ids)), "groups" if number == 0 else "groups_test"
+        if plain.shape != (count,) or plain.dtype.kind not in "iuU":
+            need = f"need ({count},), whole numbers or words, and no gaps"
+            raise DataError(f"{origin}: {role} have shape {plain.shape} and dtype {plain.dtype}; {need}")
+        words.append(plain.astype(np.str_))
+        marks = np.isin(np.char.strip(words[-1]), ["", *MISSING_MARKS])
+        if marks.any():
+            raise DataError(
+                f"{origin}: {role} lack an id for {int(marks.sum()):,} of {count:,} samples, the first "
+                f"{int(np.argmax(marks))} ('{words[-1][np.argmax(marks)]}'); name their group, or leave them out"
+            )
+    codes = np.unique(np.concatenate(words), return_inverse=True)[1].astype(np.int64)
+    return np.split(codes, np.cumsum(samples)[:-1])
+
 
 SOURCES: "Registry[type[Source]]" = Registry("source", home="fedloom.data.sources")
 
@@ -85,17 +163,17 @@ class Source(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     shared_groups: SkipJsonSchema[SharedGroups] = "refuse"
     labels: SkipJsonSchema[Labels] = "single"
 
-    _expand_paths = field_validator("*")(expand_if_path)
+    _expand_paths = pydantic.field_validator("*")(expand_if_path)
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _imputes_if_asked(self) -> "Source":
         how = getattr(self, "incomplete", "impute")
         if getattr(self, "impute", None) is not None and how != "impute":
             raise ConfigError(f"scenario.impute is for incomplete: impute, and incomplete is {how}")
         return self
 
-    @model_serializer(mode="wrap")
-    def _leave_out_added_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    @pydantic.model_serializer(mode="wrap")
+    def _leave_out_added_defaults(self, serialize: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = type(self).model_fields
         # `vars` finds the keys that each class adds; an attribute would find those of the last class alone.
         added_keys = {key for base in type(self).__mro__ for key in vars(base).get("keys_added_later", ())}
@@ -128,7 +206,7 @@ def configure_source(kind: type[SourceType], **keys: Any) -> SourceType:
     """Create a source from keys given in Python. Raises `DataError`, one line, for a wrong key."""
     try:
         return kind(**keys)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"])) or kind.kind
         message = f"{problem['msg'][0].lower()}{problem['msg'][1:]}"

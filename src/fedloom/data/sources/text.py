@@ -21,8 +21,7 @@ from fedloom.data.sources.cached import (
     published_set,
 )
 from fedloom.data.sources.files import Files, utf8
-from fedloom.data.sources.groups import GroupPattern, number_groups
-from fedloom.data.sources.source import source
+from fedloom.data.sources.source import GroupPattern, number_groups, source
 
 PADDING, UNKNOWN = 0, 1
 Tokens = Literal["words", "characters"]

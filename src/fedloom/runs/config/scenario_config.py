@@ -19,9 +19,8 @@ from fedloom.data.leak import refuse_groups_across_clients
 from fedloom.data.newcomers import MIN_TRAINING_CLIENTS, HeldOut
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
-from fedloom.data.sources.groups import Group, GroupPattern, SharedGroups
 from fedloom.data.sources.nodes import Nodes
-from fedloom.data.sources.source import Labels, Source, Splits, grouped, load_splits
+from fedloom.data.sources.source import Group, GroupPattern, Labels, SharedGroups, Source, Splits, grouped, load_splits
 from fedloom.runs.config.keys import build_named, built
 
 _SECTION = "scenario.public"

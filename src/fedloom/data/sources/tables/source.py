@@ -13,10 +13,9 @@ from pydantic import Field, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, DataError, suggest_name
 from fedloom.data.imputation import DropColumns, Impute, ImputeSection, Incomplete
-from fedloom.data.sources import groups
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
-from fedloom.data.sources.source import Source, Splits
+from fedloom.data.sources.source import Source, Splits, number_groups
 from fedloom.data.sources.tables import columns as cells
 from fedloom.data.sources.tables import encoding, words
 from fedloom.data.sources.tables.audit import run_notes
@@ -151,7 +150,7 @@ class TableSource(Source):
         if self.group_column not in (None, self.owner):
             held = [table.pop(str(self.group_column)).labels() for table in tables]
         if self.group not in (None, "none"):
-            group = [*groups.number_groups(held, [*map(len, held)], origin)]
+            group = [*number_groups(held, [*map(len, held)], origin)]
         suspected = [table.pop(_SUSPECT).labels() for table in tables] if suspect else []
         # Where a column is suspected, the shares of its rows in both parts are measured and noted later.
         notes += run_notes(audited, self.group is not None or suspect != "")
