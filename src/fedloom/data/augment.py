@@ -1,7 +1,7 @@
 """Augmentation of batches: random crop with padding, horizontal flip and rotation.
 
-The caller passes a generator for (seed, round, client). Crop and flip move stored values without changing them, so
-their bits are the same on every device."""
+The caller passes a generator for (seed, round, client). Crop and flip only move stored values: their bits are the same
+everywhere."""
 
 from typing import Literal
 
@@ -100,8 +100,7 @@ class Augmentation(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
 
 def crop_and_flip(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool_]) -> Tensor:
     """Return images `x[indices]` [B, c, h, w], each seen through a window shifted by `shifts` (down, right), then
-    mirrored where `flips`; zeros from outside. A CPU copies images one by one, at half the cost of a gather of
-    pixels."""
+    mirrored where `flips`; zeros from outside. A CPU copies images one by one, at half the cost."""
     return _one_by_one(x, indices, shifts, flips) if x.device.type == "cpu" else _at_once(x, indices, shifts, flips)
 
 

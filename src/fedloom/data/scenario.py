@@ -260,8 +260,7 @@ def client_samples(described: Mapping[str, Any]) -> list[int]:
 
 def describe_scenario(scenario: Scenario) -> dict[str, Any]:
     """Return class and domain counts of the first clients, and skew measures of all, as JSON values; of remote clients
-    only their number. With several labels also samples of the first clients, and by label (`labels`) positives,
-    recorded cells and clients that record it."""
+    only their number. With several labels also their samples, and positives, recorded cells and clients by label."""
     data = scenario.train_set
     if scenario.remote:
         known = {"name": scenario.name, "clients": scenario.clients, "classes": list(data.classes)}
@@ -365,7 +364,7 @@ def _white(data: Dataset) -> float | None:
 
 def impute_scenario(scenario: Scenario, rules: Sequence[ImputedColumn]) -> Scenario:
     """Fill missing cells of all samples by values over the training views, and note how many. Raises `ConfigError` for
-    public samples with other features."""
+    other public features."""
     data, rows = scenario.train_set, torch.from_numpy(scenario.train.order)
     if scenario.public is not None and scenario.public.features != data.features:
         raise ConfigError("scenario.public: its features are not the clients', by whose values its cells are filled")

@@ -2,8 +2,7 @@
 Every rung is a set of whole runs of some rounds, because many methods end with a special step (a head fitted after the
 last round) that a truncated run would lack. The better third of a rung continues (Jamieson and Talwalkar, AISTATS 2016,
 arXiv 1502.07943, keep half; a third is the factor of Hyperband, arXiv 1603.06560). All runs of a rung end before any is
-dropped, so the order of methods does not matter. Optuna's pruner decides as trials arrive and could never drop the
-first ones."""
+dropped, so the order of methods does not matter. Optuna's pruner could never drop the first trials."""
 
 import contextlib
 import math

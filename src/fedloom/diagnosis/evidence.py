@@ -43,8 +43,7 @@ class Needs(Section):
     dp: bool = Field(False, description="Uploads are made differentially private (the wrapper dp).")
 
     def resolved(self, config: RunConfig) -> "Needs":
-        """Return the needs with goal and networks as the config says where they are null; `ConfigError` if it names
-        neither."""
+        """Return the needs with goal and networks of the config where they are null; `ConfigError` if it has none."""
         model = config.evaluation.protocol.partition("/")[0]
         if self.goal is None and model not in GOALS:
             raise ConfigError(

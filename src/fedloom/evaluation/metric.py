@@ -57,8 +57,7 @@ class Predictions:
 
     @functools.cached_property
     def predicted(self) -> Tensor:
-        """The class of the highest score [B] int64, the lowest of equal ones; of several labels [B, L] score above
-        0."""
+        """The class of the highest score [B] int64, the lowest of equal ones; of several labels scores above 0."""
         return (self.logits > 0).long() if self.labels.dim() == 2 else self.logits.argmax(1)
 
     @functools.cached_property

@@ -227,8 +227,7 @@ class Evaluator:
         return (states if self.model_kind == "global" else states.of_one_model()).portable()
 
     def check(self, offered: dict[str, Predictor]) -> None:
-        """Raise `ConfigError` unless there are test samples and the tested predictors are offered, with scores if
-        needed."""
+        """Raise `ConfigError` without test samples, or where tested predictors are not offered, or lack scores."""
         tested = len(self.scenario.test_set) if self.data_kind == "global" else int(self.scenario.test.sizes.sum())
         if not (tested or self.scenario.remote):
             raise ConfigError(

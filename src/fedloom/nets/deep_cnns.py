@@ -166,8 +166,7 @@ class ShuffleNetCifar(Net):
     conv1x1 (c -> 24) BN ReLU, three stages of shuffle units (200 x 4, 400 x 8, 800 x 4, each starting at stride 2),
     global average, FC 256 ReLU, FC 128 | head 128 -> C. At 3x32x32 and C = 100: 1,130,324 parameters with FedDW's
     bias-free head (`head_bias=False`), 1,130,424 with a bias. From the released code: unlike the original, a 1x1 stem
-    without pooling, and a ReLU after the depthwise convolution. Its 4x4 average pooling is a global one here (equal
-    at 32x32)."""
+    without pooling, and a ReLU after the depthwise convolution. Its 4x4 pooling is global here (equal at 32x32)."""
 
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: HeadBias = True) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
-"""Compare the finished cells of a table, and the order of its methods, with the printed values; and show that as a
-section of a report, or as Markdown."""
+"""Compare the finished cells of a table, and the order of its methods, with the printed values, and tabulate both."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

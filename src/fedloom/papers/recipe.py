@@ -198,8 +198,7 @@ class Recipe:
         return None if baseline == row else baseline
 
     def claimed_gain(self, printed: PrintedValue) -> float | None:
-        """Return the printed gain of the paper's own method over its plain row, in the column of a printed value, if
-        any."""
+        """Return the printed gain of the paper's own method over its plain row in the column of `printed`, if any."""
         key = printed.column, printed.domain, printed.metric
         by_row = {v.method: v.value for v in self.values if (v.column, v.domain, v.metric) == key}
         # Papers print the whole method last, below its ablations.
@@ -242,8 +241,8 @@ class Recipe:
     ) -> StudyPlan:
         """Make the study of the table.
         scale: "full" or "small". seeds: how many seeds, from 0 on (None: the recipe's number). keys: config keys on top
-        of all cells. Raises `ConfigError` for a table in which nothing is run, for keys that are none of a cell's, and
-        for more than 10,000 seeds."""
+        of all cells. Raises `ConfigError` for a table in which nothing is run, for keys of no cell, and above 10,000
+        seeds."""
         if self.table.why_not_run is not None:
             raise ConfigError(f"{self.name}: {self.table.why_not_run}")
         small, overrides = scale == "small", keys or {}

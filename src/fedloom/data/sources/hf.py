@@ -187,8 +187,7 @@ class HuggingFace(ImageSource):
         return y, names
 
     def _pixels(self, data: list[Any], notes: list[str]) -> list[np.ndarray]:
-        """Return pixels [n, channels, size, size] of each part: uint8, or float32 where one has more than 256
-        levels."""
+        """Return pixels [n, channels, size, size] of each part: uint8, or float32 of more than 256 levels."""
         pictures = PictureNotes()
         arrays = {
             part: np.empty((len(rows), self.channels, self.size, self.size), np.uint8)

@@ -138,8 +138,7 @@ def dicom_pixels(raw: bytes, label: str, notes: Any) -> np.ndarray:
 
 def nifti_voxels(raw: bytes, label: str, notes: Any, size: int | None) -> np.ndarray:
     """Return the values of the NIfTI file `label` from its bytes `raw`, float32 [h, w] or [d, h, w] (superior,
-    anterior, right), each side resized to `size` unless it is None. `notes` count files. Raises errors for other
-    files."""
+    anterior, right), each side resized to `size` unless it is None. `notes` count files."""
     nibabel = _package("nibabel", label)
     stream: Any = io.BytesIO(raw) if raw[:2] != b"\x1f\x8b" else gzip.GzipFile(fileobj=io.BytesIO(raw))
     start = stream.read(540)

@@ -172,8 +172,7 @@ class Npz(ImageSource):
 
     Images [n, h, w], [n, h, w, c] or [n, c, h, w], volumes [n, c, d, h, w]; uint8 or real numbers; or features [n, d].
     Labels are integers from 0, or words; other integers are the names of their classes. With `labels: multi` they are
-    [n, L], 1, 0 or -1 (not recorded). Images and volumes are scaled by the training set's own mean and standard
-    deviation per channel."""
+    [n, L], 1, 0 or -1 (not recorded). Images and volumes are scaled by the training set's own moments per channel."""
 
     keys_added_later = frozenset({"drop_columns", "incomplete", "impute"})
     uncached_keys = ImageSource.uncached_keys | {"impute"}

@@ -168,8 +168,7 @@ def _partitions(splits: Splits) -> list[Keys]:
 
 
 def _settings(splits: Splits, clients: int, smallest_client: int) -> dict[str, Keys]:
-    """Return the keys of model, training and evaluation for this number of clients, the smallest of which with data has
-    `smallest_client` training samples."""
+    """Return the keys of model, training and evaluation for so many clients; smallest_client: its training samples."""
     share = 1.0 if clients <= _ALL_TAKE_PART else max(0.01, round(_MAX_CLIENTS / clients, 2))
     whom = "all clients in every round" if share == 1 else f"{clients:,} clients: some in a round"
     batch = 32 if smallest_client >= 32 else 16 if smallest_client >= 16 else 8

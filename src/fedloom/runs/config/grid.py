@@ -46,8 +46,7 @@ def grid_points(
     each gets the keys that it knows. A run that would come twice, because its method does not know an option that is
     compared, comes once. values, methods, seeds: as for `variants`. Without methods: those of the key `method`, if it
     is a list; else fedavg, and the one that `method` names, or fedsc. Without seeds: those of the key `seed`, if it is
-    a list, else three. Raises `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands
-    twice in its list."""
+    a list, else three. Raises `ConfigError` for what `parse` refuses, for empty lists, and for a value twice in one."""
     plain = copied(values)
     for key, argument in (("method", methods), ("seed", seeds)):
         if argument is not None and isinstance(plain.get(key), list):

@@ -76,8 +76,7 @@ def evaluate(
     of class folders, an .npz with x and y, a .csv or .parquet. client: whose personal model is tested; None for the
     server's. at: "last", or "best_val". metrics: names, functions or classes; all registered ones if empty. label: the
     column with the labels of a table. model: your module or its factory, if the run was given one. note: called with
-    sentences on unusual files and unfinished runs. Raises as `fedloom.load`, and `DataError` for data that cannot be
-    read or do not fit."""
+    sentences on unusual files and unfinished runs. Raises as `fedloom.load`, and `DataError` for unfit data."""
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise ConfigError(f"metrics = {short_repr(metrics)}: need a list of names; leave it out for all metrics")
     asked = dict.fromkeys(metric if isinstance(metric, str) else register_metric(metric) for metric in metrics)

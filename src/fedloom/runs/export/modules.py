@@ -155,8 +155,7 @@ def metadata_path(path: Path) -> Path:
 
 
 def write(metadata: ExportMetadata, raw: bytes, path: Path) -> Path:
-    """Write the bytes of a model to `path` and its metadata to a .json beside it; return that. Raises as
-    `check_place`."""
+    """Write `raw` bytes to `path`, and metadata to a .json beside it; return that. Raises as `check_place`."""
     check_place(path)
     file, digest = metadata_path(path), hashlib.sha256(raw).hexdigest()
     described = metadata.model_copy(update={"format": format_of(path), "weights": path.name, "sha256": digest})

@@ -89,8 +89,7 @@ class Trained:
         """Write the model to `path` and its metadata to a .json of the same name, and return the latter's path.
         The suffix of `path` is the format: .safetensors holds the weights; .onnx and .pt2 (torch.export) also hold the
         computation, which is checked against the module. Raises as `fedloom.runs.export.modules.write` and
-        `fedloom.runs.export.graphs.graph_bytes`, and `ConfigError` if .safetensors cannot hold the method's
-        prediction."""
+        `fedloom.runs.export.graphs.graph_bytes`, and `ConfigError` for what .safetensors cannot hold."""
         path = expand_home(path)
         metadata_file.check_place(path)
         export_format = metadata_file.format_of(path)

@@ -51,8 +51,7 @@ class CellFormat:
         return None if plain is None else int(plain) if _INTEGER.fullmatch(plain) else float(plain)
 
     def spelling(self, word: str) -> str:
-        """Return a number without marks, plus sign and trailing zeros: 1.0 becomes 1, 01 stays; other words as they
-        are."""
+        """Return a number without marks, plus sign and trailing zeros, other words as they are: 1.0 is 1, 01 stays."""
         plain = self._plain(word)
         if plain is None:
             return word
@@ -171,8 +170,8 @@ class Column:
 
 
 def read_column(values: "pa.ChunkedArray", name: str, path: Path, cell_format: CellFormat) -> Column:
-    """Read the values of the column `name` of a file as numbers or words. Raises `DataError`, with the path, for lists,
-    dates, bytes and long texts."""
+    """Read the column `name` of a file as numbers or words. Raises `DataError`, with the path, for lists and long
+    texts."""
     import pyarrow as pa
 
     try:

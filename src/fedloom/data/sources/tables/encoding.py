@@ -106,8 +106,8 @@ _LABEL_CELLS = {"1": 1, "yes": 1, "true": 1, "0": 0, "no": 0, "false": 0, "-1": 
 
 
 def label_cells(columns: Sequence[Column], path: Path) -> np.ndarray:
-    """Return labels [n, L] of a column each: 1, 0, or -1 where a cell is empty, int64. Raises `DataError`, with the
-    path, for other words."""
+    """Return labels [n, L] of columns: 1, 0, or -1 (empty), int64. Raises `DataError`, with the path, for other
+    words."""
     labels = []
     for column in map(as_texts, columns):
         codes = {word: _LABEL_CELLS.get(label_rules.folded(word)) for word in column.words or ()}
@@ -196,8 +196,7 @@ def as_texts(column: Column) -> Column:
 
 def as_known(texts: Column, vocabulary: Collection[str], cell_format: CellFormat) -> Column:
     """Return the cells (texts, as written in the cell_format) with known words spelled as in the vocabulary. If all
-    known words are numbers, words are matched by value (01 is 1), else by their spelling, since 01 and 1 may be two
-    names."""
+    known words are numbers, words are matched by value (01 is 1), else by spelling: 01 and 1 may be two names."""
     are_numbers = not cell_format.typed and all(_number_name(word, CellFormat()) == word for word in vocabulary)
     words = texts.words or ()
     names = [_known_name(word, vocabulary, are_numbers, cell_format) for word in words]

@@ -209,9 +209,8 @@ class LabelColumn:
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
-    """New rows as a run stored its own. x: features [n, d], NaN in cells to impute. rows: their row numbers [n], from
-    0. labels: [n], or several [n, L]. notes: on words that the run did not know. unknown_words: cells with such words.
-    left_out: incomplete rows."""
+    """New rows as a run stored its own. x: features [n, d], NaN to impute. rows: row numbers [n], from 0. labels: [n]
+    or [n, L]. notes: on words that the run did not know, in unknown_words cells. left_out: incomplete rows."""
 
     x: np.ndarray
     rows: np.ndarray
@@ -227,8 +226,8 @@ def table_rows(
     """Return the rows of a CSV or Parquet file, whose suffix tells the format. features: as `TableSource` names them: a
     column, or "column=word". Other columns are ignored. reading: how the run's own files are read
     (`Source.reading_keys`); keys of another format are ignored. label: the column of the labels, if they are needed.
-    Raises `DataError` for what cannot be read, for missing values unless the run leaves such rows out, and for columns
-    that are missing or of another kind."""
+    Raises `DataError` for what cannot be read, for missing values unless the run leaves them out, and for other
+    columns."""
     require_file(path, "a table with the columns that the model learned from")
     kind = Parquet if path.suffix == ".parquet" else Csv
     keys = {key: value for key, value in (reading or {}).items() if key in kind.model_fields}

@@ -53,8 +53,8 @@ _WRITTEN_INDEX = re.compile(r"Unnamed: 0(\.\d+)*")  # pandas names a nameless co
 @dataclass(frozen=True, slots=True)
 class TableFile:
     """The columns of a file by name [n rows each], and the names of the row index that was written too. left_out:
-    sentences on lines and columns that are no part of the table. reread: reads columns again, as texts; None for files
-    that state the kinds of their columns."""
+    sentences on lines and columns that are no part of the table. reread: reads columns as texts; None for typed
+    files."""
 
     path: Path
     columns: "dict[str, pa.ChunkedArray]"
@@ -264,8 +264,7 @@ def _plain_table(raw: bytes, separator: str, encoding: str) -> tuple[bytes, list
 
 
 def _first_rows(raw: bytes, separator: str, encoding: str) -> list[tuple[list[str], int]]:
-    """Return the cells of the first lines that are not blank, each with the number of lines before it; fewer where a
-    quote goes on."""
+    """Return the cells of the first lines that are not blank, and the lines before each; fewer if a quote goes on."""
     sample = raw[: 2**18].decode(encoding, errors="replace").removeprefix("\ufeff")
     reader = csv_lines(io.StringIO(sample, newline="\n"), delimiter=separator)
     rows, before = list[tuple[list[str], int]](), 0
