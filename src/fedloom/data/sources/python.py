@@ -152,8 +152,7 @@ def from_torch(train: Any, test: Any | None = None, *, frozen: bool = False, **k
     """Make splits from torch datasets whose items are (sample, label): each item is read once, in order.
 
     Samples are tensors, arrays or PIL images of one shape; labels whole numbers or words, or with labels="multi" [L]
-    of 1, 0 and -1. Class names are
-    taken from the dataset's own `classes` if it has them.
+    of 1, 0 and -1. Class names are taken from the dataset's own `classes` if it has them.
 
     Args:
         train: the training set.
@@ -205,9 +204,7 @@ def from_clients(
     elif tests is not None:
         test = _pair(tests, "tests", pictures, twice)
     splits = from_arrays(_ReadSamples(x, pictures), y, *test, owners=owner, **keys)
-    if names is None:
-        return splits
-    called = tuple(map(str, names))
+    called = splits.train.domains if names is None else tuple(map(str, names))
     train, held = (replace(part, domains=called) for part in (splits.train, splits.test))
     return replace(splits, train=train, test=held)
 
@@ -354,12 +351,6 @@ def _looks(x: np.ndarray, y: np.ndarray) -> str:
     return f"{values} of shape {x.shape[1:]} with {kind} labels{several}"
 
 
-_SUPPORTED_DATA = (
-    "the name of a source, a pair of arrays (x, y), a torch Dataset of (sample, label), a list of such datasets (one a "
-    "client), a Hugging Face Dataset, or the result of fedloom.data.from_arrays and its like"
-)
-
-
 def splits_from(data: Any, labels: Labels = "single") -> Splits:
     """Recognise data by their type; labels: as in `from_arrays`. Raises `DataError` for unsupported types."""
     if isinstance(data, Splits):
@@ -373,7 +364,10 @@ def splits_from(data: Any, labels: Labels = "single") -> Splits:
         return from_clients(data, labels=labels)
     if isinstance(data, list) or _is_dataset(data):
         return from_torch(data, labels=labels)
-    need = frame_advice(data) or f"need {_SUPPORTED_DATA}"
+    need = frame_advice(data) or (
+        "need the name of a source, a pair of arrays (x, y), a torch Dataset of (sample, label), a list of such "
+        "datasets (one a client), a Hugging Face Dataset, or the result of fedloom.data.from_arrays and its like"
+    )
     raise DataError(f"fl.scenario: cannot read a {type(data).__name__} as data; {need}")
 
 
