@@ -214,7 +214,7 @@ class BlockNet(Net):
         layers: list[nn.Module] = []
         for width, kernel, stride, padding, pooling in self.convolutions:
             layers.append(conv_bn(channels, width, kernel, stride=stride, padding=padding, bias=True))
-            layers += [*([nn.MaxPool2d(*pooling)] if pooling else []), nn.ReLU()]
+            layers += [*([nn.MaxPool2d(pooling[0], pooling[-1])] if pooling else []), nn.ReLU()]
             channels, sides = width, [side // 2 if pooling else side for side in sides]
         sides = [self.average] * 2 if self.average else sides
         self.conv = nn.Sequential(*layers, *([nn.AdaptiveAvgPool2d(self.average)] if self.average else []))
