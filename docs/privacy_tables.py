@@ -38,6 +38,15 @@ REPORTED_FACTS = {
     "when it cannot do what was asked": {
         "error": "the message of the error",
         "raised": "the traceback of an exception in the client's work",
+        "lost": "whether the process that did it has ended",
+    },
+    "while it works": {
+        "phase": "a word, such as training",
+        "fraction": "of the phase that is done",
+        "detail": "the epoch, e.g. epoch 2 of 5",
+        "needs": "parts of a message that it lacks",
+        "seconds": "how long it has worked",
+        "work": "processor time of its process",
     },
 }
 

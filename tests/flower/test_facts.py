@@ -42,9 +42,9 @@ def test_records_and_private_states_are_no_facts():
     reply = read(result_message(), TrainReply)
     assert reply.has_state
     assert reply.model_dump() == {
-        "wire_version": 2, "run": "ab", "client": 1, "round": 2, "kind": "trained", "terms": {"ce": 0.5}, "steps": 2,
+        "wire_version": 3, "run": "ab", "client": 1, "round": 2, "kind": "trained", "terms": {"ce": 0.5}, "steps": 2,
         "samples": 3, "seconds": 0.25, "norms": {}, "has_state": True,
-        "notes": [{"code": "engine.x", "message": "x", "figure": 1.0}],
+        "notes": [{"code": "engine.x", "message": "x", "figure": 1.0}], "parts": None, "part": None,
     }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_records_and_private_states_are_no_facts():
     ],
 )
 def test_facts_beyond_their_bounds_are_refused(changes):
-    with pytest.raises(MessageError, match="no message of version 2"):
+    with pytest.raises(MessageError, match="no message of version 3"):
         read(result_message(**changes), TrainReply)
 
 

@@ -66,7 +66,7 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
     """One that cannot says so itself, and the server's line names it."""
     from flwr.app import Context, RecordDict
 
-    from fedloom.flower.apps import _node
+    from fedloom.flower.resident import _inbox
     from fedloom.flower.transport import GridTransport
     from local_grid import local_grid
 
@@ -86,7 +86,7 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
     assert same_bits(run(config).memory.weights[3].server, served(Notes()).memory.weights[3].server)
     file = node_file(tmp_path / "data", 3)
     file.rename(file.with_suffix(".moved"))
-    _node.cache_clear()  # a new process
+    _inbox.cache_clear()  # a new process
     notes = Notes()
     served(notes)
     assert f"node 4 is left out: client 3: {file}: no such config file" in notes.texts
@@ -94,7 +94,7 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
 
 
 def test_a_message_survives_the_way_over_flower():
-    from fedloom.flower.transport import from_content, to_content
+    from fedloom.flower.message import from_content, to_content
 
     for message in (Message("{}"), Message("facts", bytes(range(256)) * 100)):
         assert from_content(to_content(message)) == message
@@ -103,7 +103,7 @@ def test_a_message_survives_the_way_over_flower():
 def test_other_records_are_no_message():
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-    from fedloom.flower.transport import from_content, to_content
+    from fedloom.flower.message import from_content, to_content
 
     whole = to_content(Message("{}", b"1"))
     numpy = Array(dtype="uint8", shape=(1,), stype="numpy.ndarray", data=b"1")

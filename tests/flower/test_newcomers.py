@@ -122,7 +122,7 @@ def test_of_client_4(tmp_path_factory):
 
 
 NONSENSE = {
-    "no message": (lambda facts: "{}", "no message of version 2"),
+    "no message": (lambda facts: "{}", "no message of version 3"),
     "another client": (lambda facts: facts.replace('"client":4', '"client":3'), "it is of round 1 of client 3"),
     "another round": (lambda facts: facts.replace('"round":1', '"round":2'), "it is of round 2 of client 4"),
     "a test too few": (lambda facts: facts.replace("2-shot/all/1", "2-shot/all/9"), "it has results of .*all/9"),
@@ -157,7 +157,7 @@ def test_a_newcomer_that_was_tested_on_nothing_is_refused(test_of_client_4):
 def test_a_newcomer_that_answers_nonsense_is_named_left_out_and_counted(tmp_path, capsys):
     result, notes, _ = served(held_out(), tmp_path, forged("serve", 4, lambda request, answer: Message("{}")))
     (line,) = [text for text in notes if "of client 4" in text]
-    assert line.startswith("round 1: the test of client 4 is refused: no message of version 2")
+    assert line.startswith("round 1: the test of client 4 is refused: no message of version 3")
     numbers = result.numbers["newcomers"]
     assert (numbers["clients"], numbers["not_tested"]) == ([1, 3], [3])
     assert numbers["tests"]["zero-shot"]["clients"] == 1

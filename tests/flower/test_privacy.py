@@ -12,7 +12,7 @@ from docs import privacy_tables as tables
 from docs.privacy_tables import REPORTED_FACTS
 from fedloom.core.tables import ClassTable
 from fedloom.flower.node_data import node_source
-from fedloom.flower.wire import ErrorReply, EvalReply, JoinReply, ServeReply, TrainReply
+from fedloom.flower.wire import ErrorReply, EvalReply, JoinReply, ProgressReply, ServeReply, TrainReply
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue import abilities, reveals
 from fedloom.runs.config.run_config import parse
@@ -31,9 +31,10 @@ def test_the_page_has_a_place_for_both_tables():
 
 
 def test_the_table_of_reported_facts_covers_all_fields_of_messages():
-    replies = JoinReply, TrainReply, EvalReply, ServeReply, ErrorReply
+    replies = JoinReply, TrainReply, EvalReply, ServeReply, ErrorReply, ProgressReply
+    carrier = {"wire_version", "run", "kind", "client", "round", "parts", "part"}
     for facts, message in zip(REPORTED_FACTS.values(), replies, strict=True):
-        assert facts.keys() == message.model_fields.keys() - {"wire_version", "run", "kind", "client", "round"}
+        assert facts.keys() == message.model_fields.keys() - carrier
 
 
 def test_the_pages_federation_of_three_machines_is_one():

@@ -85,7 +85,7 @@ def transport(superlink):
 
 
 def content_of(message):
-    from fedloom.flower.transport import to_content
+    from fedloom.flower.message import to_content
 
     return to_content(message)
 

@@ -258,7 +258,7 @@ def test_mutated_uploads_end_in_a_refusal_or_in_an_honest_record(desk):
         "[" * 100_000,
         '{"wire_version": 1}',
         "x" * (2 << 20),
-        '{"wire_version":2,"run":"a","kind":"trained"}',
+        '{"wire_version":3,"run":"a","kind":"trained"}',
     ],
 )
 def test_facts_that_are_no_message_are_refused_in_one_line(facts):

@@ -133,6 +133,11 @@ class EpochBatches:
     def __len__(self) -> int:
         return self._last - self.position
 
+    @property
+    def fraction(self) -> float:
+        """The part of the epoch that is done."""
+        return self.position / max(1, self._last)
+
     def keep_back(self) -> None:
         """Leave out the last batch, until `restore`."""
         self._last -= 1

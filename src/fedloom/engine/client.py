@@ -12,7 +12,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
-from fedloom.engine.batch_sampler import BatchSampler, PhasePlan
+from fedloom.engine.batch_sampler import BatchSampler, EpochBatches, PhasePlan
 from fedloom.engine.client_phases import NetMemory, PhaseResults, Replay, Stepper, chosen_weights
 from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, LocalTraining, methods_by_stage, staged
 from fedloom.engine.keys import to_device
@@ -73,6 +73,7 @@ class Worker:
         self.stepper = self.speedups.stepper(self.data)
         self.evaluators: dict[str, Evaluator] = {}  # by protocol, the main one first
         self.allocate: Callable[[Tensor], Tensor] | None = None  # memory for the weights of results
+        self.training: tuple[int, Sequence[EpochBatches]] | None = None  # epochs of the last phase, and those begun
         self._trainable_of: dict[tuple[Hashable, ...], Tree] = {}
         self._mixed_modes: set[int] = set()  # ids of nets with modules in evaluation mode while they train
         skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
@@ -249,6 +250,7 @@ class Worker:
             steps = EpochSteps(loaded_net, phase, client.consts, trainable, optimizer, ratio, set_modes)
             numbers = [number] if alone else range(plan.epochs)
             epochs = [sampler.batches(job, draws, phase.share, epoch, plan.batches(epoch)) for epoch in numbers]
+            self.training = plan.epochs, epochs
             measured_epoch = epochs[0] if job.measured and number == plan.epochs - 1 and len(epochs[0]) else None
             if measured_epoch is not None:
                 measured_epoch.keep_back()

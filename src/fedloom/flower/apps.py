@@ -1,9 +1,6 @@
-"""Flower's client app and server app, built from a config, and the export of a config as a Flower app."""
+"""Flower's server app, built from a config, and the export of a config as a Flower app."""
 
-import contextlib
-import functools
 import logging
-import sys
 import traceback
 from importlib.resources import files
 from pathlib import Path
@@ -13,55 +10,14 @@ import yaml
 
 from fedloom._version import __version__
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, RunFolderError, printable
-from fedloom.core.files import private_umask, user_folder, write_atomic
+from fedloom.core.files import private_umask, write_atomic
 from fedloom.flower.logs import to_stdout
-from fedloom.flower.node import Node
+from fedloom.flower.message import require_flower
 from fedloom.flower.server import serve
 from fedloom.flower.status import Failure, log
-from fedloom.flower.transport import GridTransport, from_content, require_flower, to_content
-from fedloom.flower.wire import ErrorReply, Message, MessageError, read
+from fedloom.flower.transport import GridTransport
 from fedloom.results.report import write_report
 from fedloom.runs.config.run_config import RunConfig, load, parse
-
-
-def client_app(config: Path) -> Any:
-    """Return a `ClientApp` for the config file `config`.
-    Keys of the node's Flower config: `partition-id`, its client; `state`, the folder of private states; `data`, the
-    file that names its data."""
-    require_flower()
-    from flwr.app import Message as FlowerMessage
-    from flwr.clientapp import ClientApp
-
-    def answer(message: Any, context: Any) -> Any:
-        to_stdout()  # here: Ray sends the app to other processes
-        with private_umask():
-            reply = _reply_to(message, context)
-        with contextlib.suppress(MessageError):
-            print(printable(read(reply, ErrorReply).error), file=sys.stderr, flush=True)
-        return FlowerMessage(to_content(reply), reply_to=message)
-
-    def _reply_to(message: Any, context: Any) -> Message:
-        client = -1
-        try:
-            client, state, data = (context.node_config.get(key) for key in ("partition-id", "state", "data"))
-            if not isinstance(client, int):
-                raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
-            folder = Path(str(state)) if state else user_folder("state", "FEDLOOM_STATE")
-            node = _node(config, client, folder, Path(str(data)) if data else None)
-            return node.answer(from_content(message.content))
-        except (FedloomError, MessageError) as error:
-            return ErrorReply(run="", client=client if isinstance(client, int) else -1, error=str(error)).to_message()
-
-    app = ClientApp()
-    for kind in (app.query, app.train, app.evaluate):
-        kind()(answer)
-    return app
-
-
-@functools.lru_cache(maxsize=64)
-def _node(config: Path, client: int, folder: Path, data: Path | None) -> Node:
-    """Return a client's node, built once per process, because Ray sends the app to its actors, but not the node."""
-    return Node(parse(load(config)), client, folder, data=data)
 
 
 def server_app(config: Path) -> Any:
@@ -118,7 +74,8 @@ def export(config: RunConfig, folder: Path) -> list[Path]:
     texts = {
         "pyproject.toml": project.format(name=name, title=config.method, version=__version__, package=PACKAGE),
         f"{PACKAGE}/__init__.py": "",
-        **{f"{PACKAGE}/{side}.py": module.format(side=side) for side in ("server", "client")},
+        f"{PACKAGE}/server.py": module.format(side="server", home="apps"),
+        f"{PACKAGE}/client.py": module.format(side="client", home="resident"),
         CONFIG: yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True),
     }
     for path, text in texts.items():

@@ -110,6 +110,7 @@ class Node:
         if not 0 <= client < clients:
             raise ConfigError(f"client {client}: this config has clients 0 .. {clients - 1}; set partition-id to one")
         self.fingerprint = config.fingerprint()
+        self._phase, self._active = "reading data", cast(Worker | None, None)
         # A cache of this instance: as a decorator of the method it would keep all nodes alive.
         self._worker = functools.lru_cache(maxsize=1)(self._build_worker)
 
@@ -141,10 +142,21 @@ class Node:
         scenario = self.scenario
         return Setup.from_config(self.config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)
 
+    def progress(self) -> tuple[str, float | None, str]:
+        """Return the phase of the work in progress, its fraction that is done, and a detail; from any thread."""
+        # Read once, because the working thread may replace them meanwhile.
+        phase, worker = self._phase, self._active
+        training = worker.training if worker is not None and phase == "training" else None
+        if training is None or not (epochs := training[1]):
+            return phase, None, ""
+        done = epochs[0].epoch + sum(epoch.fraction for epoch in epochs)
+        number = min(int(done) + 1, training[0])
+        return phase, min(1.0, done / training[0]), f"epoch {number} of {training[0]}"
+
     def _build_worker(self, scale: Scale | None) -> Worker:
         if self._template is not None:
             return self._template._worker(scale)
-        scenario = self._scaled(scale)
+        scenario, self._phase = self._scaled(scale), "building"
         worker = self._setup.worker(self.config, scenario.train_set)
         self._setup.evaluators(self.config, worker, scenario)
         return worker
@@ -168,15 +180,20 @@ class Node:
             with reproducible_settings():
                 reply, body = handlers[request.do](message)
         except Exception as error:
-            text, trace, round_ = str(error), "", 0
-            if isinstance(error, ClientError):
-                trace, round_ = "".join(traceback.format_exception(error.__cause__)), error.round
-            elif not isinstance(error, FedloomError):
-                text, trace = f"client {self.client}: {type(error).__name__}: {error}"[:1000], traceback.format_exc()
-            reply = ErrorReply(run=run, client=self.client, round=round_, error=text, raised=trace[-_MAX_TRACE:])
+            reply = self.failure(run, error)
         facts = {"run": run, "round": getattr(reply, "round", None), "client": self.client, "bytes": len(body)}
         log(reply.kind, facts, getattr(reply, "error", ""))
         return reply.to_message(body)
+
+    def failure(self, run: str, error: Exception) -> ErrorReply:
+        """Return the reply for an `error` in the work for a `run`."""
+        text, trace, round_ = str(error), "", 0
+        if isinstance(error, ClientError):
+            trace, round_ = "".join(traceback.format_exception(error.__cause__)), error.round
+        elif not isinstance(error, FedloomError):
+            text = f"client {self.client}: {type(error).__name__}: {error}"[:1000]
+            trace = "".join(traceback.format_exception(error))
+        return ErrorReply(run=run, client=self.client, round=round_, error=text, raised=trace[-_MAX_TRACE:])
 
     def _check(self, request: Request) -> None:
         if not _RUN.fullmatch(request.run):
@@ -230,7 +247,9 @@ class Node:
         payload = from_bytes(message.body)
         job = Job(ctx, payload, state, self.indices, request.measured, request.stage)
         del payload  # large
-        result = self._worker(request.scale).run(job)
+        worker = self._active = self._worker(request.scale)
+        worker.training, self._phase = None, "training"
+        result = worker.run(job)
         del job  # large
         if result.state:
             store.save(request.round, result.state, spare=request.state_round)  # before the server knows of it
@@ -241,7 +260,7 @@ class Node:
         request = wire.read(message, wire.EvalRequest, wire.MAX_REQUEST)
         ctx, store = self._context(request.round), StateStore(self._folder, request.run, self.client)
         state = self._state(store, request.state_round, ctx, [])
-        worker = self._worker(request.scale)
+        worker, self._phase = self._worker(request.scale), "testing"
         if worker.evaluator_for(request.protocol).model_kind == "global":
             # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
@@ -263,6 +282,7 @@ class Node:
         request = wire.read(message, wire.ServeRequest)
         worker, scenario, tasks = self._worker(request.scale), self._scaled(request.scale), self._setup.tasks
         service = NewcomerService(self._setup.method, tasks, worker, scenario, self.config.evaluation)
+        self._phase = "testing"
         service.state, service.round = from_bytes(message.body), request.round
         tests = service.tests(service.newcomer(self.client - scenario.clients))
         result = NewcomerResult(self.client, {name: states.portable() for name, states in tests})

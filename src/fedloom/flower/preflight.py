@@ -22,9 +22,9 @@ from fedloom.core.files import parse_json
 from fedloom.flower.apps import CONFIG
 from fedloom.flower.bindings import public_keys
 from fedloom.flower.findings import Finding, clock_finding, disk_finding, port_finding, read_or_explain, stored_bytes
+from fedloom.flower.message import require_flower
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import count_nodes, node_source
-from fedloom.flower.transport import require_flower
 from fedloom.methods.contract.contexts import ClientContext, ServerContext
 from fedloom.runs.config.run_config import RunConfig, load, parse
 from fedloom.runs.setup import Setup

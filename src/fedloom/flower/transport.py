@@ -4,13 +4,13 @@ import itertools
 import json
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
-from fedloom.core.errors import ConfigError, printable
+from fedloom.core.errors import printable
 from fedloom.flower.bindings import fingerprint_of
+from fedloom.flower.message import Message, MessageError, from_content, to_content
 from fedloom.flower.node import Node
-from fedloom.flower.wire import MAX_FACTS, MAX_REQUEST, ErrorReply, Message, MessageError, Request, read
+from fedloom.flower.wire import MAX_FACTS, MAX_REQUEST, ErrorReply, Request, read
 
 BYTES_PER_CHARACTER = 8  # of facts: four in UTF-8, and room for Flower's own fields
 SMALL_REPLY_BYTES = BYTES_PER_CHARACTER * MAX_FACTS  # a reply without a body
@@ -70,49 +70,7 @@ class InProcessTransport:
         return []
 
 
-_STYPE, _FACTS, _BODY = "fedloom.record", "facts", "record"  # not NumPy's type, so no program reads it as an array
 _TYPES = {"join": "query", "train": "train", "test": "evaluate", "serve": "evaluate"}
-_OLDEST, _NEWEST = (1, 41), (1, 42)  # tested versions
-
-
-def require_flower() -> str:
-    """Return Flower's version. Raises `ConfigError` if it is not installed, or is not a tested one."""
-    try:
-        flower_version = version("flwr")
-    except PackageNotFoundError:
-        raise ConfigError("Flower is not installed; pip install 'fedloom[flower]'") from None
-    major, minor = (int(number) for number in flower_version.split(".")[:2])
-    if not _OLDEST <= (major, minor) <= _NEWEST:
-        low, high = (".".join(map(str, bound)) for bound in (_OLDEST, _NEWEST))
-        raise ConfigError(
-            f"Flower {flower_version}: fedloom is tested with {low} to {high}; pip install 'fedloom[flower]'"
-        )
-    return flower_version
-
-
-def to_content(message: Message) -> Any:
-    """Return a message as a Flower `RecordDict`, whose array has exactly the counted bytes."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-
-    body = Array(dtype="uint8", shape=(len(message.body),), stype=_STYPE, data=message.body)
-    return RecordDict({_FACTS: ConfigRecord({_FACTS: message.facts}), _BODY: ArrayRecord({_BODY: body})})
-
-
-def from_content(content: Any) -> Message:
-    """Read the message in a `RecordDict`. Raises `MessageError` for other content."""
-    from flwr.app import ArrayRecord, ConfigRecord
-
-    try:
-        facts, body = content[_FACTS], content[_BODY]
-        whole = {*content} == {_FACTS, _BODY} and {*facts} == {_FACTS} and {*body} == {_BODY}
-        if not (whole and isinstance(facts, ConfigRecord) and isinstance(body, ArrayRecord)):
-            raise MessageError("its records are not those of a fedloom message")
-        text, array = facts[_FACTS], body[_BODY]
-    except (KeyError, TypeError, ValueError) as error:
-        raise MessageError(f"no message: {type(error).__name__}: {printable(str(error)[:200])}") from None
-    if not isinstance(text, str) or array.stype != _STYPE or not isinstance(array.data, bytes):
-        raise MessageError("its parts have the wrong types")
-    return Message(text, array.data)
 
 
 class ReplyTooLarge(Exception):

@@ -16,13 +16,13 @@ from fedloom.core.files import restrict_to_owner, write_atomic
 from fedloom.flower.apps import export
 from fedloom.flower.exchange import RemoteError
 from fedloom.flower.findings import refuse_errors, require_free
+from fedloom.flower.message import require_flower
 from fedloom.flower.node_data import count_nodes, node_file, server_file
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.preflight import check_server
 from fedloom.flower.processes import ENVIRONMENT, ChildProcesses, executable, free_ports
 from fedloom.flower.status import Failure
 from fedloom.flower.supernode import HOST, supernode_options
-from fedloom.flower.transport import require_flower
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.run_data import RunData
 

@@ -2,20 +2,23 @@
 Reading is strict: unknown keys, wrong types and another version of the format are refused. The server believes no node,
 so every field has a bound."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedloom.core.errors import FedloomError
 from fedloom.core.records import to_plain
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob, NewcomerResult, Stage
+from fedloom.flower.message import Message as Message
+from fedloom.flower.message import MessageError as MessageError
 from fedloom.flower.node_data import ChannelMoments, Ranges, Scale
 
-VERSION = 2
+VERSION = 3
 MAX_FACTS = 1 << 20  # characters of a message's facts, without the states of metrics
 MAX_REQUEST = 1 << 24  # characters of a request, which may have the states of all nodes
+MAX_PARTS = 1 << 16  # of a body
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 Name: TypeAlias = Annotated[str, Field(max_length=200)]
 _Text: TypeAlias = Annotated[str, Field(max_length=1 << 16)]
@@ -23,26 +26,47 @@ _Samples: TypeAlias = Annotated[int, Field(ge=0, le=2**40)]  # sums of such coun
 _Numbers: TypeAlias = Annotated[Mapping[Name, float], Field(max_length=64)]
 
 
-class MessageError(FedloomError):
-    """A message that cannot be read, does not answer the request, or has an upload that must not be aggregated."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message as it travels. facts: JSON. body: the bytes of a record, or nothing."""
-
-    facts: str
-    body: bytes = b""
-
-
 class _Facts(BaseModel):
     # A loss that is not finite must be able to travel: the server reports it as the simulation does.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
+class Parts(_Facts):
+    """A body, which travels whole or in parts. digest: its sha256. part_bytes: of all parts but the last."""
+
+    size: Count
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    part_bytes: Annotated[int, Field(gt=0, lt=2**63)]
+
+    @classmethod
+    def of(cls, body: bytes, part_bytes: int) -> "Parts":
+        return cls(size=len(body), digest=hashlib.sha256(body).hexdigest(), part_bytes=part_bytes)
+
+    def __len__(self) -> int:
+        return -(-self.size // self.part_bytes)
+
+    def span(self, index: int) -> slice:
+        """Return where a part is in the body."""
+        return slice(index * self.part_bytes, index * self.part_bytes + self.size_of(index))
+
+    def size_of(self, index: int) -> int:
+        return min(self.part_bytes, self.size - index * self.part_bytes)
+
+    def checked(self, body: bytes) -> bytes:
+        """Return a body whose parts have been joined. Raises `MessageError` if it is another one."""
+        if len(body) != self.size or hashlib.sha256(body).hexdigest() != self.digest:
+            raise MessageError(
+                f"a body of {len(body):,} bytes is not the one of {self.size:,} bytes that was announced"
+            )
+        return body
+
+
 class _MessageFacts(_Facts):
-    wire_version: Literal[2] = 2
+    # parts: of the whole body. part: the one that is the message's body; None if it has the whole body, or none.
+    wire_version: Literal[3] = 3
     run: Name
+    parts: Parts | None = None
+    part: Count | None = None
 
     def to_message(self, body: bytes = b"") -> Message:
         """Return these facts as a message with the bytes of a record."""
@@ -53,7 +77,9 @@ class _MessageFacts(_Facts):
 class Request(_MessageFacts, extra="ignore"):
     """The facts of every request from the server to a node. do: join the run, train, test, or serve a client that never
     trains. fingerprint, version: of the config and of fedloom. state_round: the round after which the node stored the
-    private state to continue from. scale: of numeric features, once the nodes' columns are standardised."""
+    private state to continue from. scale: of numeric features, once the nodes' columns are standardised. job: its name;
+    asked again, a node continues, and does nothing twice. wait: seconds after which it answers with its progress.
+    fetch: the part of the result's body to send."""
 
     do: Literal["join", "train", "test", "serve"]
     fingerprint: Name
@@ -62,6 +88,9 @@ class Request(_MessageFacts, extra="ignore"):
     round: Count = 0
     state_round: Count | None = None
     scale: Scale | None = None
+    job: Name = ""
+    wait: Annotated[float, Field(ge=0)] | None = None
+    fetch: Count = 0
 
 
 class JoinRequest(Request, extra="forbid"):
@@ -161,13 +190,34 @@ class ServeReply(ResultReply):
 
 
 class ErrorReply(_MessageFacts):
-    """Why a node cannot do what was requested. raised: the traceback of an exception in the client's work, if any."""
+    """Why a node cannot do what was requested. raised: the traceback of an exception in the client's work, if any.
+    lost: whether the work was lost with its process, so that it may be requested again."""
 
     kind: Literal["failed"] = "failed"
     client: int = -1
     round: Count = 0
     error: _Text
     raised: _Text = ""
+    lost: bool = False
+
+
+class ProgressReply(_MessageFacts):
+    """How far a job is that is not done. fraction: of the `phase`. needs: parts of the request's body that the node
+    lacks. seconds: since the job began in its process. work: any number that grows while the node works."""
+
+    kind: Literal["progress"] = "progress"
+    phase: Name
+    fraction: Annotated[float, Field(ge=0, le=1)] | None = None
+    detail: Name = ""
+    needs: Annotated[Sequence[Count], Field(max_length=MAX_PARTS)] = ()
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    work: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class AnyReply(_MessageFacts, extra="ignore"):
+    """What all replies have: read before it is known which reply it is."""
+
+    kind: Name
 
 
 Reply: TypeAlias = JoinReply | TrainReply | EvalReply | ServeReply | ErrorReply

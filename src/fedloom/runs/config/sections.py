@@ -321,6 +321,9 @@ class FlowerConfig(Section, allow_inf_nan=False):
     node_timeout: float = Field(
         150.0, gt=0, allow_inf_nan=False, description="Seconds that a node has to join when asked; doubled each time."
     )
+    idle_seconds: float = Field(
+        900.0, gt=0, description="Seconds without a message after which a node ends the process that keeps its data."
+    )
     max_failures: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",
         description="Largest number of clients of a round whose work may raise an exception; one more ends the "
