@@ -32,7 +32,7 @@ _LENGTHS = struct.Struct(">QQ")  # of a message's facts and body
 
 
 class _Node(NamedTuple):
-    """What makes a node. folder: of its states. data: the file that names its data, or empty."""
+    """The facts that make a node. folder: of its states. data: the file that names its data, or empty."""
 
     config: Path
     client: int

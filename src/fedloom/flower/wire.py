@@ -215,7 +215,7 @@ class ProgressReply(_MessageFacts):
 
 
 class AnyReply(_MessageFacts, extra="ignore"):
-    """What all replies have: read before it is known which reply it is."""
+    """The facts that all replies have, read before the kind of a reply is known."""
 
     kind: Name
 
