@@ -185,6 +185,8 @@ class FlowerKeys(TypedDict, total=False):
     """Seconds in which nodes may join before the first round."""
     node_timeout: float
     """Seconds that a node has to join when asked; doubled each time."""
+    idle_seconds: float
+    """Seconds without a message after which a node ends the process that keeps its data."""
     max_failures: Literal["auto"] | int
     """Largest number of clients of a round whose work may raise an exception; one more ends the run. `auto` is a fifth
     of the run's clients, and at least one, as long as min_clients remain."""
