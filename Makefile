@@ -12,7 +12,7 @@ OURS := $(BIN)/python $(PIP) --constraint constraints.txt --editable
 SEE := import site; open(site.getsitepackages()[0] + "/fedloom.pth", "w").write("\n".join(__import__("sys").argv[1:]))
 PACKAGES = $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
 
-.PHONY: setup demo test test-matrix test-flower docs notebooks bench needs clean
+.PHONY: setup demo test test-matrix test-flower test-flower-oldest docs notebooks bench needs clean
 .NOTPARALLEL:  # targets install into one environment, so `make -j` builds one after another
 
 setup: $(DEV)
@@ -44,20 +44,24 @@ test-matrix: $(DEV)
 # Tests over Flower and over Ray, in an environment of their own: Flower pins other versions of packages that this one
 # has, and Ray is large. It also sees this one's packages. The bits of every method over Flower's Grid, and three real
 # nodes with TLS and node keys, two hostile ones among three, what their sockets carry, the commands of the example
-# units, and those of the deployment pages as they are typed; the bits of every method and of a study on Ray, with
-# workers that are killed. FLWR=1.41 takes the other version of Flower that the package allows, in an environment of
-# its own.
+# units, and those of the deployment pages as they are typed; bad links; the bits of every method and of a study on Ray,
+# with workers that are killed. FLWR=1.41 takes the oldest version of Flower that the package allows, in an environment
+# of its own.
 test-flower: $(FLOWER)/.ready
 	FEDLOOM_REAL=1 $(FLOWER)/bin/python -m pytest tests/flower/test_grid.py tests/flower/test_replies.py \
-		tests/flower/test_up.py tests/docs/test_deployment_examples.py tests/docs/test_deployment_typed.py \
-		-k "test_grid or test_replies or three_nodes and fedsc or hostile or sockets or flowers_commands or typed"
+		tests/flower/test_up.py tests/flower/test_links.py tests/docs/test_deployment_examples.py \
+		tests/docs/test_deployment_typed.py \
+		-k "test_grid or test_replies or three_nodes and fedsc or hostile or sockets or bad_links or flowers_commands or typed"
 	$(FLOWER)/bin/python -m pytest tests/engine/ray tests/runs/studies/test_on_ray.py
 
-$(FLOWER)/.ready: pyproject.toml constraints-flower.txt | $(DEV)
+test-flower-oldest:
+	$(MAKE) test-flower FLWR=1.41
+
+$(FLOWER)/.ready: constraints-flower.txt constraints-flower-1.41.txt | $(DEV)
 	$(PYTHON) -m venv $(FLOWER)
 	echo '*' > $(FLOWER)/.gitignore
-	$(FLOWER)/bin/python $(PIP) 'flwr==$(FLWR).*' 'ray==2.55.1' 'click<8.4' \
-		$(if $(filter 1.42,$(FLWR)),--constraint constraints-flower.txt)
+	$(FLOWER)/bin/python $(PIP) --require-hashes --requirement constraints-flower.txt
+	$(if $(filter 1.41,$(FLWR)),$(FLOWER)/bin/python $(PIP) --no-deps --require-hashes -r constraints-flower-1.41.txt)
 	$(FLOWER)/bin/python -c '$(SEE)' $(PACKAGES)
 	touch $@
 

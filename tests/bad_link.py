@@ -6,7 +6,6 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -117,12 +116,12 @@ class Link(Listener):
 
 
 class Losses(Listener):
-    """Carries HTTP with TLS to a SuperLink, and loses one message of each kind.
-    keys: the folder of `fedloom flower keys`. lose: by the last part of a request's path, what is lost: the "request",
-    or the "reply" to it; the connection then breaks off. lost: the kinds that have been lost so far."""
+    """Carries HTTP with TLS to a SuperLink, and loses single messages.
+    keys: the folder of `fedloom flower keys`. lose: by the last part of a request's path, what is lost next: the
+    "request", or the "reply" to it; the connection then breaks off. lost: the kinds that have been lost so far."""
 
-    def __init__(self, to: int, keys: Path, lose: Mapping[str, str]) -> None:
-        self._to, self._lose, self.lost = to, dict(lose), list[str]()
+    def __init__(self, to: int, keys: Path) -> None:
+        self._to, self.lose, self.lost = to, dict[str, str](), list[str]()
         near = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         near.load_cert_chain(keys / "server.crt", keys / "server.key")
         self._far = ssl.create_default_context(cafile=keys / "ca.crt")
@@ -133,7 +132,7 @@ class Losses(Listener):
         try:
             while request := await _message(reader):
                 kind = request.split(b" ", 2)[1].decode().rpartition("/")[2]
-                loss = self._lose.pop(kind, "")
+                loss = self.lose.pop(kind, "")
                 if loss:
                     self.lost.append(kind)
                 if loss == "request":

@@ -22,14 +22,13 @@ from fedloom.runs.run import run
 from flower_world import config_of
 
 RATE, LATENCY = 20e6 / 8, 0.1  # 20 Mbit/s, and 200 ms there and back
-LOSSES = {  # one of each kind, by the paths of Flower's API
-    "pull-messages": "reply",
-    "pull-object": "reply",
-    "push-messages": "reply",
-    "push-object": "request",
-    "confirm-message-received": "reply",
-    "send-node-heartbeat": "reply",
-}
+LOSSES = [  # one message of each kind, by the paths of Flower's API, and whether it never arrives or is never answered
+    ("push-messages", "reply"),
+    ("push-object", "request"),
+    ("pull-object", "reply"),
+    ("confirm-message-received", "reply"),
+    ("send-node-heartbeat", "reply"),
+]
 
 
 class Echo(http.server.BaseHTTPRequestHandler):
@@ -108,7 +107,8 @@ def test_a_link_can_break_off_and_can_be_half_open(echo, tmp_path):
 
 
 def test_each_stated_message_is_lost_once(echo, tmp_path):
-    losses = Losses(echo[0], tmp_path / "keys", {"pull": "request", "push": "reply"})
+    losses = Losses(echo[0], tmp_path / "keys")
+    losses.lose = {"pull": "request", "push": "reply"}
     for path in ("/v1/pull", "/v1/push"):
         with pytest.raises((ConnectionError, http.client.HTTPException)):
             post(tmp_path / "keys", losses.port, path)
@@ -123,7 +123,7 @@ class OverBadLinks(LocalFederation):
 
     def _start_superlink(self):
         super()._start_superlink()
-        self.losses = Losses(self.port, self._keys, LOSSES)
+        self.losses = Losses(self.port, self._keys)
         ends = (self.port, self.port, self.losses.port)
         self.links = [Link(port, rate=RATE, latency=LATENCY) for port in ends]
 
@@ -144,39 +144,38 @@ class OverBadLinks(LocalFederation):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(os.environ.get("FEDLOOM_REAL") != "1", reason="starts ten processes: FEDLOOM_REAL=1 runs it")
 def test_bad_links_cost_time_and_no_round_and_no_bit(tmp_path):
-    """Client 0's link breaks off every 15 seconds, client 1's is half open for 40, client 2's loses a message of each
-    kind. All clients are needed in each round, so the bits are those of the simulation."""
+    """Client 0's link breaks off every 15 seconds, client 1's is half open for 40, client 2's loses one message in each
+    round, another kind each time. All clients are needed in each round, so the bits are those of the simulation."""
     pytest.importorskip("flwr", reason="needs the extra flower")
     scenario = {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 3, "val": 0.0}
     waits = {"min_clients": 3, "round_timeout": 300.0, "join_timeout": 200.0}
-    model = {"name": "mlp", "hidden": [500, 500]}
-    config = config_of("scaffold", model=model, scenario=scenario, rounds=4, evaluation={"every": 4}, flower=waits)
+    model, rounds = {"name": "mlp", "hidden": [500, 500]}, len(LOSSES) + 1
+    config = config_of("scaffold", model=model, scenario=scenario, rounds=rounds, flower=waits)
     out, began = tmp_path / "real", time.monotonic()
     with OverBadLinks(config, tmp_path / "there", insecure=False, port=None, say=print) as there:
-        process, last_reset = there.run(out), time.monotonic()
-        silent_until = math.inf
+        process, last_reset, silent_since, finished = there.run(out), began, math.inf, 0
         while process.poll() is None:
             now = time.monotonic()
             if now - last_reset > 15:
                 there.links[0].reset()
                 last_reset = now
-            if silent_until == math.inf and (out / "checkpoint" / "round-000001").is_dir():
-                there.links[1].silent, silent_until = {"up", "down"}, now + 40
-            if now > silent_until:
-                there.links[1].silent, silent_until = set(), -math.inf
+            if now - silent_since > 40:
+                there.links[1].silent = set()
+            if (out / "checkpoint" / f"round-{finished + 1:06d}").is_dir():
+                finished += 1
+                there.losses.lose |= LOSSES[finished - 1 : finished]
+                if finished == 1:
+                    there.links[1].silent, silent_since = {"up", "down"}, now
             time.sleep(0.2)
         result = collect_result(out, there.processes)
         log, lost = there.processes.log("run").read_text(), there.losses.lost
-        nodes = [there.processes.log(f"node-{client:06d}").read_text() for client in range(3)]
-    print(f"{time.monotonic() - began:.0f} s; lost: {lost}; client 1: {re.findall('.*started again.*', nodes[1])}")
-    assert result.numbers["rounds"] == 4
-    assert sorted(lost) == sorted(LOSSES)
-    assert "started again" in nodes[1]
+        node = there.processes.log("node-000001").read_text()
     events = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    print(*events, sep="\n")
+    print(*events, f"{time.monotonic() - began:.0f} s", *re.findall(".*started again.*", node), sep="\n")
+    assert result.numbers["rounds"] == rounds
+    assert lost == [kind for kind, _ in LOSSES]
+    assert "started again" in node
+    assert all("client" in event["text"] for event in events if event["event"] == "waiting")
     run(config, out=tmp_path / "simulated")
-    assert final(out) == final(tmp_path / "simulated")
-
-
-def final(out):
-    return (out / "checkpoint" / "round-000004" / "server.safetensors").read_bytes()
+    final = Path("checkpoint") / f"round-{rounds:06d}" / "server.safetensors"
+    assert (out / final).read_bytes() == (tmp_path / "simulated" / final).read_bytes()
