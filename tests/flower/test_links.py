@@ -14,14 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from bad_link import HOST, Link, Losses
+from benchmarks.bad_link import HOST, Link, Losses, OverBadLinks
 from fedloom.flower.certificates import create
-from fedloom.flower.supernode import MODULE
-from fedloom.flower.up import LocalFederation, collect_result
+from fedloom.flower.up import collect_result
 from fedloom.runs.run import run
 from flower_world import config_of
 
-RATE, LATENCY = 20e6 / 8, 0.1  # 20 Mbit/s, and 200 ms there and back
 LOSSES = [  # one message of each kind, by the paths of Flower's API, and whether it never arrives or is never answered
     ("push-messages", "reply"),
     ("push-object", "request"),
@@ -118,26 +116,8 @@ def test_each_stated_message_is_lost_once(echo, tmp_path):
     losses.close()
 
 
-class OverBadLinks(LocalFederation):
-    """Each node runs under `fedloom flower node` behind a link of its own; that of client 2 loses messages."""
-
-    def _start_superlink(self):
-        super()._start_superlink()
-        self.losses = Losses(self.port, self._keys)
-        ends = (self.port, self.port, self.losses.port)
-        self.links = [Link(port, rate=RATE, latency=LATENCY) for port in ends]
-
-    def start_node(self, client, key=None, name=None):
-        files = ["--root-certificates", self._keys / "ca.crt", "--key", key or self._key(client)]
-        files += ["--state", self.folder / "states" / f"node-{client:06d}"]
-        ports = [f"{HOST}:{self.links[client].port}", "--port", self._node_ports[client]]
-        words = [*MODULE, "fedloom", "flower", "node", *ports, "--client", client, *files]
-        return self.processes.start(name or f"node-{client:06d}", [str(word) for word in words])
-
-    def __exit__(self, *error):
-        super().__exit__(*error)
-        for listener in (*self.links, self.losses):
-            listener.close()
+class Slow(OverBadLinks):
+    rate, latency = 20e6 / 8, 0.1  # 20 Mbit/s, and 200 ms there and back
 
 
 @pytest.mark.slow
@@ -152,7 +132,7 @@ def test_bad_links_cost_time_and_no_round_and_no_bit(tmp_path):
     model, rounds = {"name": "mlp", "hidden": [500, 500]}, len(LOSSES) + 1
     config = config_of("scaffold", model=model, scenario=scenario, rounds=rounds, flower=waits)
     out, began = tmp_path / "real", time.monotonic()
-    with OverBadLinks(config, tmp_path / "there", insecure=False, port=None, say=print) as there:
+    with Slow(config, tmp_path / "there", insecure=False, port=None, say=print) as there:
         process, last_reset, silent_since, finished = there.run(out), began, math.inf, 0
         while process.poll() is None:
             now = time.monotonic()
@@ -163,12 +143,12 @@ def test_bad_links_cost_time_and_no_round_and_no_bit(tmp_path):
                 there.links[1].silent = set()
             if (out / "checkpoint" / f"round-{finished + 1:06d}").is_dir():
                 finished += 1
-                there.losses.lose |= LOSSES[finished - 1 : finished]
+                there.losses[2].lose |= LOSSES[finished - 1 : finished]
                 if finished == 1:
                     there.links[1].silent, silent_since = {"up", "down"}, now
             time.sleep(0.2)
         result = collect_result(out, there.processes)
-        log, lost = there.processes.log("run").read_text(), there.losses.lost
+        log, lost = there.processes.log("run").read_text(), there.losses[2].lost
         node = there.processes.log("node-000001").read_text()
     events = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     print(*events, f"{time.monotonic() - began:.0f} s", *re.findall(".*started again.*", node), sep="\n")

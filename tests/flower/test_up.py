@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bad_link import Link
+from benchmarks.bad_link import Link
 from fedloom.flower.certificates import make_node_key
 from fedloom.flower.node import Node
 from fedloom.flower.node_registry import FederationError

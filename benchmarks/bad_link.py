@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import math
 import ssl
+import subprocess
 import threading
 import time
 from pathlib import Path
 
-HOST = "127.0.0.1"
+from fedloom.flower.supernode import HOST, MODULE
+from fedloom.flower.up import LocalFederation
+
 _CHUNK = 1 << 14
 _AHEAD = 0.25  # seconds of traffic that a link takes before the sender has to wait
 
@@ -159,3 +162,30 @@ async def _message(reader: asyncio.StreamReader, has_body: bool = True) -> bytes
         return head
     headers = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:] if line)
     return head + await reader.readexactly(int(headers.get(b"content-length", b"0")))
+
+
+class OverBadLinks(LocalFederation):
+    """A federation whose nodes run under `fedloom flower node`, each behind a link and a loser of messages of its own.
+    rate, latency: of each link, as in `Link`."""
+
+    rate, latency = math.inf, 0.0
+    links: list[Link]
+    losses: list[Losses]
+
+    def _start_superlink(self) -> None:
+        super()._start_superlink()
+        self.losses = [Losses(self.port, self._keys) for _ in range(self.clients)]
+        self.links = [Link(losses.port, rate=self.rate, latency=self.latency) for losses in self.losses]
+
+    def start_node(self, client: int, key: Path | None = None, name: str | None = None) -> subprocess.Popen[bytes]:
+        """Start the supervised node of a `client`."""
+        files = ["--root-certificates", self._keys / "ca.crt", "--key", key or self._key(client)]
+        files += ["--state", self.folder / "states" / f"node-{client:06d}"]
+        address = [f"{HOST}:{self.links[client].port}", "--port", self._node_ports[client], "--client", client]
+        words = [str(word) for word in (*MODULE, "fedloom", "flower", "node", *address, *files)]
+        return self.processes.start(name or f"node-{client:06d}", words)
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for listener in (*self.links, *self.losses):
+            listener.close()
