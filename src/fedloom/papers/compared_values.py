@@ -102,7 +102,8 @@ def compare_values(
     other_data = any(measurement.stand_in for measurement in measurements)
     by_value: dict[tuple[str, str, str, str | None], list[Measurement]] = {}
     for measurement in measurements:
-        by_value.setdefault(measurement.key[:-1], []).append(measurement)
+        key = measurement.column, measurement.row, measurement.metric, measurement.domain
+        by_value.setdefault(key, []).append(measurement)
     compared = []
     for value, column, row in printed_rows(recipe):
         measured = by_value.get((column or "", row, value.metric, value.domain), [])
@@ -161,18 +162,16 @@ def limitations(values: Sequence[ComparedValue], failures: FailureReasons | None
 
 
 def _different_seeds(run: Sequence[ComparedValue]) -> list[str]:
-    sentences = []
-    for column in dict.fromkeys(value.column for value in run):
-        seeds_by_row: dict[str, set[int]] = {}
-        for value in run:
-            if value.column == column:
-                seeds_by_row.setdefault(value.row, set()).update(value.seeds)
-        rows_by_seeds: dict[tuple[int, ...], list[str]] = {}
-        for row, seeds in seeds_by_row.items():
-            rows_by_seeds.setdefault(tuple(sorted(seeds)), []).append(row)
-        if len(rows_by_seeds) > 1:
-            groups = "; ".join(f"{seeds_text(seeds)} for {listed(rows)}" for seeds, rows in rows_by_seeds.items())
-            sentences.append(f"{column}: methods were run with different seeds ({groups}).")
+    sentences, seeds_of = [], dict[str, dict[str, set[int]]]()
+    for value in run:
+        seeds_of.setdefault(value.column, {}).setdefault(value.row, set()).update(value.seeds)
+    for column, by_row in seeds_of.items():
+        if len({*map(frozenset, by_row.values())}) > 1:
+            groups = {
+                seeds_text(sorted(seeds)): [r for r, of in by_row.items() if of == seeds] for seeds in by_row.values()
+            }
+            shown = "; ".join(f"{seeds} for {listed(rows)}" for seeds, rows in groups.items())
+            sentences.append(f"{column}: methods were run with different seeds ({shown}).")
     return sentences
 
 
@@ -195,8 +194,7 @@ def _compare(
     by_seed = {measurement.seed: measurement.ours for measurement in sorted(measurements, key=lambda m: m.seed)}
     numbers = {seed: ours for seed, ours in by_seed.items() if ours is not None}
     to_target = value.metric.startswith("rounds_to_")
-    not_comparable = _OTHER_DATA if other_data else _setting_reason(recipe, measurements)
-    reason = _reason(recipe, value, column, row, not_comparable, bool(measurements), failures)
+    reason = _reason(recipe, value, column, row, measurements, other_data, failures)
     if reason is None and measurements and not numbers and not to_target:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
     seeds, ours = list(by_seed if to_target else numbers), list(numbers.values())
@@ -223,41 +221,36 @@ def largest_step(values: Iterable[ComparedValue]) -> float:
     return max(value.step for value in values)
 
 
-def _setting_reason(recipe: Recipe, measurements: Sequence[Measurement]) -> str | None:
-    if all(measurement.comparable for measurement in measurements):
-        return None
-    changed = measurements[0].changed
-    if changed == OTHER_IMAGES:
-        return f"{OTHER_IMAGES}, not the paper's own pixels"
-    if recipe.paper.searched and recipe.scale_text("small") not in changed:
-        return "the paper prints the best result of a search, and this is one point of it"
-    return "another setting: only their order is compared"
-
-
 def _reason(
     recipe: Recipe,
     value: PrintedValue,
     column: str | None,
     row: str,
-    not_comparable: str | None,
-    was_run: bool,
+    measurements: Sequence[Measurement],
+    other_data: bool,
     failures: FailureReasons,
 ) -> str | None:
-    """Why a printed value cannot be compared with ours. not_comparable: why none of the table can be."""
+    """Why a printed value cannot be compared with ours; None if it can."""
     run_row, _ = recipe.table.predictor_rows.get(row, (row, ""))
     if column is None:
         return "a mean over other columns"
     if run_row in recipe.table.columns[column].get("without", []):
         return "left out here; see the recipe's choices"
-    if not was_run:
+    if not measurements:
         failure = next(iter(failures.get((column, run_row), {}).values()), None)
         return NOT_RUN if failure is None else f"failed: {failure}"
     if value.metric == GAIN and run_row == recipe.table.baseline:
         return "the gain of a method over itself"
     if value.metric == "ms_per_epoch":
         return "times of another machine: only their order is compared"
-    if not_comparable is not None:
-        return not_comparable
+    if other_data:
+        return _OTHER_DATA
+    if not all(measurement.comparable for measurement in measurements):
+        if measurements[0].changed == OTHER_IMAGES:
+            return f"{OTHER_IMAGES}, not the paper's own pixels"
+        if recipe.paper.searched and recipe.scale_text("small") not in measurements[0].changed:
+            return "the paper prints the best result of a search, and this is one point of it"
+        return "another setting: only their order is compared"
     variant = VARIANT.search(row)
     return None if variant is None else f"{_VARIANTS[variant[1]]}, not the printed method"
 
@@ -303,7 +296,13 @@ def table_blocks(
 
 def markdown_of(blocks: Sequence[Block]) -> str:
     """Blocks as Markdown, with an empty line between two of them."""
-    return "\n\n".join(filter(None, map(_markdown, blocks)))
+
+    def text(block: Block) -> str:
+        if isinstance(block, DataTable):
+            return tabulate(block.texts, block.columns, tablefmt="pipe", disable_numparse=True)
+        return block if isinstance(block, str) else bullets(block)
+
+    return "\n\n".join(filter(None, map(text, blocks)))
 
 
 def bullets(texts: Sequence[str]) -> str:
@@ -314,12 +313,6 @@ def bullets(texts: Sequence[str]) -> str:
 def number(mean: float, std: float | None) -> str:
     """A mean with its spread, where there is one."""
     return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
-
-
-def _markdown(block: Block) -> str:
-    if isinstance(block, DataTable):
-        return tabulate(block.texts, block.columns, tablefmt="pipe", disable_numparse=True)
-    return block if isinstance(block, str) else bullets(block)
 
 
 def _comparison(recipe: Recipe, measurements: Sequence[Measurement], values: Sequence[ComparedValue]) -> list[Block]:

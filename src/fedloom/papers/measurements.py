@@ -48,11 +48,6 @@ class Measurement:
     test_samples: int | None = None
 
     @property
-    def key(self) -> tuple[str, str, str, str | None, int]:
-        """The fields that identify a measurement."""
-        return self.column, self.row, self.metric, self.domain, self.seed
-
-    @property
     def stand_in(self) -> bool:
         """Whether other data replace the paper's."""
         return _OTHER_SOURCE.search(self.changed) is not None

@@ -68,15 +68,9 @@ def change_samples(name: str, scenario: Scenario, change: Change, part: Literal[
     # `owner_of` names one client for each sample: fewer owners than entries mean that a sample is shared.
     if (test_owner >= 0).sum() < len(scenario.test.order):
         raise ConfigError(f"skew {name}: some test samples belong to several clients; they cannot look like each's")
-    return replace(
-        scenario,
-        train_set=_with(scenario.train_set, part, change(scenario.train_set, owner)),
-        test_set=_with(scenario.test_set, part, change(scenario.test_set, test_owner)),
-    )
-
-
-def _with(data: Dataset, part: Literal["x", "y"], changed: Tensor) -> Dataset:
-    return replace(data, x=changed) if part == "x" else replace(data, y=changed)
+    sets = ((scenario.train_set, owner), (scenario.test_set, test_owner))
+    train, test = (replace(data, **{part: change(data, owners)}) for data, owners in sets)  # type: ignore[arg-type]
+    return replace(scenario, train_set=train, test_set=test)
 
 
 def require_images(name: str, data: Dataset) -> None:

@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from fedloom.core.errors import DataError, FedloomError, printable
+from fedloom.core.files import package_table
 from fedloom.data.sources import medical
 from fedloom.data.sources.cached import Allocator
 from fedloom.data.sources.files import Files
@@ -20,23 +22,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-_SENTENCES = {
-    "deep": "pictures with more than 256 levels: {count}; all pixels are kept as real numbers from 0 to 255",
-    "dark": "pictures with 16 bits that use the lower 12 at most: {count}; normalise=own sees all their levels, unit "
-    "and half make them nearly black",
-    "reduced": "pictures with more than 8 bits per channel; only the upper 8 are read: {count}, first {first}",
-    "frames": "pictures with several frames or pages; only the first is read: {count}, first {first}",
-    "format": "pictures of another format than their suffix says, read by their content: {count}, first {first}",
-    "drawn": "pictures drawn in their transparency alone, laid over white (light ones over black): {count}, first "
-    "{first}",
-    "resized": "pictures of another size than the model's, which were resized: {count}, first {first}",
-    "exif": "pictures with a damaged EXIF block, whose orientation is not known: {count}, first {first}",
-    "dicom": "DICOM pictures among others, which a net may tell by their format: {count}, first {first}",
-    "window": "DICOM pictures, seen through the first window of their header: {count}",
-    "range": "DICOM pictures without a window, black to white are the range of their bits: {count}, first {first}",
-    "nifti": "NIfTI files, with values as measured (normalise=own scales them): {count}; voxels in mm: {spacings}",
-    "unoriented": "NIfTI files that state no orientation, taken as stored: {count}, first {first}",
-}
+_FORMATS = package_table(Path(__file__).with_name("formats.toml"))
 
 
 class PictureNotes:
@@ -49,7 +35,7 @@ class PictureNotes:
         self.spacings: Counter[str] = Counter()  # of the voxels of NIfTI files
 
     def add(self, kind: str, name: str) -> None:
-        """Count the picture `name` under `kind`, a key of `_SENTENCES`."""
+        """Count the picture `name` under `kind`, one of the notes in `formats.toml`."""
         self._counts[kind] += 1
         self._first.setdefault(kind, name)
 
@@ -66,29 +52,19 @@ class PictureNotes:
             counts.pop("dicom", None)
         if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
             counts.pop("dark", None)
-        shown = {
-            kind: (f"{counts[kind]:,} of {self.total:,}", self._first[kind]) for kind in _SENTENCES if kind in counts
-        }
         listed = [f"{spacing} in {count:,}" for spacing, count in self.spacings.most_common(5)]
         spacings = ", ".join(listed) + (f", {len(self.spacings)} in all" if len(self.spacings) > 5 else "")
-        return [
-            (kind, counts[kind], _SENTENCES[kind].format(count=count, first=first, spacings=spacings))
-            for kind, (count, first) in shown.items()
-        ]
+        sentences = []
+        for kind in [kind for kind in _FORMATS["notes"] if kind in counts]:
+            facts = {"count": f"{counts[kind]:,} of {self.total:,}", "first": self._first[kind], "spacings": spacings}
+            sentences.append((kind, counts[kind], _FORMATS["notes"][kind].format(**facts)))
+        return sentences
 
 
 WHITE = 255.0  # pixels reach from 0 to this, as bytes or (with more than 256 levels) as real numbers
 
 # Pillow is asked for these formats alone: its reader of EPS would start Ghostscript.
-SUFFIXES = {
-    "PNG": (".png",),
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "BMP": (".bmp",),
-    "GIF": (".gif",),
-    "WEBP": (".webp",),
-    "TIFF": (".tif", ".tiff"),
-    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
-}
+SUFFIXES: dict[str, tuple[str, ...]] = _FORMATS["suffixes"]
 _MOST_PIXELS = 64_000_000
 _LUMA = np.array((0.299, 0.587, 0.114), np.float32)
 _OTHER_BYTE = {";16L": ";16B", ";16B": ";16L", ";16N": ";16B" if sys.byteorder == "little" else ";16L"}

@@ -192,7 +192,8 @@ def _rows(files: Files, name: str, separator: str) -> Rows:
     lines = [line for line in text.split(ends) if line.strip()]
     columns = min(3, lines[0].count(separator) + 1) if lines and separator == "\t" else 2
     if not lines or columns < 2:
-        hint = "" if not lines else _other_separator(lines[0])
+        match = re.match(r"[\w-]{1,20}([,;|])", lines[0] if lines else "")
+        hint = f"; cells look separated by '{match[1]}' (`separator: \"{match[1]}\"`)" if match else ""
         raise DataError(f"{files.display_name(name)}: need lines of label<TAB>text or label<TAB>file<TAB>text{hint}")
     rows = []
     for number, line in enumerate(lines, 1):
@@ -211,11 +212,6 @@ def _rows(files: Files, name: str, separator: str) -> Rows:
         problem = f"line 1 begins with '{rows[0][0]}', a header rather than a label; leave it out"
         raise DataError(f"{files.display_name(name)}: {problem}")
     return rows
-
-
-def _other_separator(line: str) -> str:
-    match = re.match(r"[\w-]{1,20}([,;|])", line)
-    return f"; cells look separated by '{match[1]}' (`separator: \"{match[1]}\"`)" if match else ""
 
 
 @source("tsv")

@@ -113,7 +113,10 @@ class TableSource(Source):
         suspect = "" if self.group is not None else group_column(audited) or ""
         suspect = suspect if all(suspect in file.columns for file in files) else ""
         notes = files[0].notes(files[0].columns.keys() - {*names, *self.apart})
-        notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
+        for test in files[1:]:
+            if others := [name for name in test.columns if name not in files[0].columns and name not in test.index]:
+                what = f"columns that the training file lacks were left out ({len(others)})"
+                notes.append(f"{test.path}: {what}: {', '.join(others)[:200]}")
         tables: list[dict[str, Column]] = []
         as_read = self._columns(files, names)
         lacking, most = {name: int(as_read[0][name].is_missing.sum()) for name in names}, files[0].rows
@@ -375,10 +378,3 @@ class TableSource(Source):
         lack = f"lack {'a label, owner or group, which are never imputed,' if imputes else 'a value'}"
         note = f"{file.path}: {count:,} of {file.rows:,} rows {lack} and were left out (incomplete: {self.incomplete})"
         return {name: column.rows(rows) for name, column in columns.items()}, [note]
-
-
-def _other_columns(test: TableFile, train: TableFile) -> list[str]:
-    """Return a sentence on columns that only the test file has, or nothing."""
-    names = [name for name in test.columns if name not in train.columns and name not in test.index]
-    note = f"{test.path}: columns that the training file lacks were left out ({len(names)}): {', '.join(names)[:200]}"
-    return [note] if names else []

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fedloom.core.errors import DataError, short_repr
+from fedloom.core.files import package_table
 from fedloom.data.dataset import require_memory
 from fedloom.data.sources.tables.columns import CellFormat, ReadingError, is_text
 
@@ -34,17 +35,8 @@ _SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "','", " ": "spaces"}
 _STATED = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([^\r\n])"?[^\w\r\n]*\r?\n', re.IGNORECASE)  # Excel's first line
 _ANY_NUMBER = re.compile(r"[-+]?[\d.,' ]*\d[\d.,' ]*(?:[eE][-+]?\d+)?")  # in any spelling
 _LOOKED_AT, _MOST_TITLES = 200, 20  # lines
-_MAGIC = {
-    b"\x1f\x8b": "gzip-compressed; unpack it first",
-    b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save the sheet as CSV",
-    b"BZh": "bzip2-compressed; unpack it first",
-    b"\xfd7zXZ": "xz-compressed; unpack it first",
-    b"\x28\xb5\x2f\xfd": "zstd-compressed; unpack it first",
-    b"PAR1": "a Parquet file; take the source parquet",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV",
-    b"%PDF": "a PDF; need a table of text",
-    b"\x89HDF": "an HDF5 file; need a table of text",
-}
+_FORMATS = package_table(Path(__file__).parents[1] / "formats.toml")
+_MAGIC = {bytes.fromhex(start): kind for start, kind in _FORMATS["magic"].items()}
 NO_HEADER = "its first line looks like a row; put a line with the columns' names there"
 _UNPACK: dict[str, Callable[[Path], IO[bytes]]] = {".gz": gzip.open, ".bz2": bz2.open}  # type: ignore[dict-item]
 _WRITTEN_INDEX = re.compile(r"Unnamed: 0(\.\d+)*")  # pandas names a nameless column so when it reads a file
