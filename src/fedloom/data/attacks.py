@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -145,50 +145,33 @@ class UploadAttack(Attack):
     ) -> Record:
         """Return the upload that is sent instead of `honest`, that of the honest training. received: the payload that
         the client got. colluding: the honest uploads of all bad participants, or only its own."""
-        return {
-            name: self._forge_value(
-                value,
-                None if name in round_.changes else received.get(name),
-                [upload[name] for upload in colluding if name in upload],
-                round_,
-            )
-            for name, value in honest.items()
-        }
+        forged = {}
+        for name, value in honest.items():
+            origin = None if name in round_.changes else received.get(name)
+            forged[name] = self._forged(value, origin, [upload[name] for upload in colluding if name in upload], round_)
+        return forged
 
-    def _forge_value(
-        self, value: Value, received: Value | None, colluding: Sequence[Value], round_: AttackRound
-    ) -> Value:
+    def _forged(self, value: Value, received: Value | None, colluding: Sequence[Value], round_: AttackRound) -> Value:
         if isinstance(value, dict):
-            origin: Mapping[str, Tensor] = received if isinstance(received, dict) else {}
+            origins: Mapping[str, Tensor] = received if isinstance(received, dict) else {}
             trees = [tree for tree in colluding if isinstance(tree, dict)]
-            entries = {name: [tree[name] for tree in trees if name in tree] for name in value}
-            return {
-                name: entry
-                if name in round_.unchanged
-                else self._forge_tensor(entry, origin.get(name), entries[name], round_)
-                for name, entry in value.items()
-            }
+            forged: Any = {}
+            for name, entry in value.items():
+                entries = [tree[name] for tree in trees if name in tree]
+                is_kept = name in round_.unchanged
+                forged[name] = entry if is_kept else self._forged(entry, origins.get(name), entries, round_)
+            return cast(Value, forged)
         if isinstance(value, ClassTable):
-            return self._forge_table(value, received, colluding, round_)
-        return self._forge_tensor(value, received, colluding, round_) if isinstance(value, Tensor) else value
-
-    def _forge_table(
-        self, table: ClassTable, received: Value | None, colluding: Sequence[Value], round_: AttackRound
-    ) -> ClassTable:
-        rows, shape = table.values.clone(), table.values.shape
-        tables = [other for other in colluding if isinstance(other, ClassTable) and other.values.shape == shape]
-        origin = received if isinstance(received, ClassTable) and received.values.shape == shape else None
-        # Only held rows are forged: a class table keeps zeros in the others, which do not travel.
-        for label in table.held.nonzero().flatten().tolist():
-            received_row = origin.values[label] if origin is not None and origin.held[label] else None
-            colluding_rows = [holder.values[label] for holder in tables if holder.held[label]]
-            rows[label] = self._forge_tensor(rows[label], received_row, colluding_rows, round_)
-        return ClassTable(rows, table.held)
-
-    def _forge_tensor(
-        self, value: Tensor, received: Value | None, colluding: Sequence[Value], round_: AttackRound
-    ) -> Tensor:
-        if not value.is_floating_point() or not value.numel():
+            rows, shape = value.values.clone(), value.values.shape
+            tables = [other for other in colluding if isinstance(other, ClassTable) and other.values.shape == shape]
+            known = received if isinstance(received, ClassTable) and received.values.shape == shape else None
+            # Only held rows are forged: a class table keeps zeros in the others, which do not travel.
+            for label in value.held.nonzero().flatten().tolist():
+                received_row = known.values[label] if known is not None and known.held[label] else None
+                colluding_rows = [holder.values[label] for holder in tables if holder.held[label]]
+                rows[label] = cast(Tensor, self._forged(rows[label], received_row, colluding_rows, round_))
+            return ClassTable(rows, value.held)
+        if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
             return value
         # Attacks forge changes, uploads are values: subtract what the client received, and add it back below.
         origin = torch.zeros_like(value, dtype=torch.float64)

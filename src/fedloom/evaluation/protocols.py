@@ -1,12 +1,5 @@
-"""The evaluation protocols: which model is tested, on whose data. None of them is "the" accuracy.
-
-| protocol | model | data | reported accuracy |
-|---|---|---|---|
-| global/global | the server's | the whole global test set | correct / total |
-| global/local | the server's | each client's own test view | unweighted mean over clients |
-| personal/global | each client's | the whole global test set | unweighted mean over clients |
-| personal/local | each client's | each client's own test view | unweighted mean over clients |
-| personal/others | each client's | the test views of all other clients | mean over these, then over clients |
+"""The evaluation protocols: which model is tested, on whose data (`docs/how-to/metrics.md` lists them). None of them is
+"the" accuracy: where clients are tested, or their models, it is the unweighted mean over clients.
 
 `personal/others` is the foreign accuracy: that of client k's model is the unweighted mean of its accuracies on the
 samples of each other client; `accuracy_by_sample` weighs every sample the same. With more than 100 clients, they are

@@ -208,11 +208,12 @@ _FACTS = package_table(Path(__file__).with_name("published.toml"))
 
 
 def published_set(name: str) -> Callable[[type[SourceType]], type[SourceType]]:
-    """Return a decorator that registers a source, with the facts that `published.toml` states of it as attributes."""
+    """Return a decorator that registers a source, with the facts that `published.toml` states of it as attributes, and
+    the description there as its docstring."""
 
     def register(kind: type[SourceType]) -> type[SourceType]:
         for key, value in _FACTS[name].items():
-            setattr(kind, key, value)
+            setattr(kind, "__doc__" if key == "description" else key, value)
         source(name)(kind)
         return kind
 

@@ -110,18 +110,11 @@ class _Cifar(PublishedImages):
 
 @published_set("cifar10")
 class CIFAR10(_Cifar):
-    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 10 classes.
-
-    Reads the binary version (`cifar-10-binary.tar.gz` or its folder), `cifar10.npz` in the Keras convention, or
-    train/<class>/* and test/<class>/*. The python version is refused, since it is a pickle."""
+    pass
 
 
 @published_set("cifar100")
 class CIFAR100(_Cifar):
-    """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 100 fine classes.
-
-    Reads the same layouts as cifar10, with `cifar-100-binary.tar.gz` and `cifar100.npz`."""
-
     class_names = CLASSES
 
 

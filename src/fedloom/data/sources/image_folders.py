@@ -140,12 +140,6 @@ _ANNOTATIONS = "val/val_annotations.txt"
 
 @published_set("tiny-imagenet")
 class TinyImageNet(PublishedImages):
-    """Tiny-ImageNet (Stanford CS231n): 100,000 training and 10,000 validation colour images of 64x64, 200 classes.
-
-    `tiny-imagenet-200.zip` or its folder. The published test images carry no labels, so the validation images are the
-    test set, as is usual. Classes are the WordNet ids, sorted, called by their first word where `words.txt` gives one
-    that no other class has. The training set is in shuffled order, the same in every run."""
-
     model = "resnet18-cifar"
 
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
@@ -299,15 +293,9 @@ class _DomainFolders(PublishedImages):
 
 @published_set("office-caltech10")
 class OfficeCaltech10(_DomainFolders):
-    """Office-Caltech10 (Gong et al. 2012): 2,533 photographs, 10 classes, domains amazon, caltech, dslr, webcam.
-
-    Folders <domain>/<class>/*.jpg, or `office-caltech10.npz` with x_<domain> and y_<domain>. There is no official
-    split: 20 % of each class and domain are test (DSLR 32 of 157, as in Fed-CO2), the same in every run; lists
-    <domain>_train.txt and <domain>_test.txt in the same folder take precedence. Pictures become `size` x `size`."""
+    pass
 
 
 @published_set("domainnet")
 class DomainNet(_DomainFolders):
-    """DomainNet (Peng et al. 2019), the ten classes of FedBN and Fed-CO2: domains clipart, infograph, painting,
-    quickdraw, real, sketch. Folders <domain>/<class>/* and the published lists <domain>_train.txt and
-    <domain>_test.txt; without lists 20 % of each class and domain are test. Pictures become `size` x `size`."""
+    pass

@@ -102,9 +102,6 @@ _DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
 @published_set("mnist")
 class MNIST(PublishedImages):
-    """MNIST (LeCun et al. 1998): 60,000 + 10,000 gray images of 28x28, 10 classes; the four IDX files, .gz or not, or
-    `mnist.npz` in the Keras convention. Official test set kept."""
-
     def names_to_read(self, files: Files) -> list[str] | None:
         return idx_names(files, "train", "t10k")
 
@@ -114,10 +111,6 @@ class MNIST(PublishedImages):
 
 @published_set("fashion-mnist")
 class FashionMNIST(MNIST):
-    """Fashion-MNIST (Xiao et al. 2017, MIT licence): 60,000 + 10,000 images of 28x28, 10 classes.
-
-    Official test set kept."""
-
     path: Path | None = Field(
         _DEBIAN, description="Folder of the four IDX files, by default of Debian's package `dataset-fashion-mnist`."
     )
@@ -133,11 +126,6 @@ class FashionMNIST(MNIST):
 
 @published_set("emnist")
 class EMNIST(PublishedImages):
-    """EMNIST (Cohen et al. 2017): gray images of 28x28, 47 classes of digits and letters. The published `gzip.zip`, or
-    its IDX files in a folder.
-
-    The published images are transposed; they are turned upright here, as MNIST's are."""
-
     model = "emnist-cnn"
 
     subset: Literal["bymerge", "balanced"] = Field(
@@ -197,22 +185,16 @@ class _TwoFiles(PublishedImages):
 
 @published_set("svhn")
 class SVHN(_TwoFiles):
-    """SVHN (Netzer et al. 2011), cropped digits: 73,257 + 26,032 colour images of 32x32, 10 classes (label 10 is digit
-    0). `train_32x32.mat` and `test_32x32.mat`. Official test set kept; the extra images are not used."""
+    pass
 
 
 @published_set("synthdigits")
 class SynthDigits(_TwoFiles):
-    """SynthDigits (Ganin and Lempitsky 2015): 479,400 + 9,553 colour images of rendered digits, 32x32, 10 classes.
-    `synth_train_32x32.mat` and `synth_test_32x32.mat`, in a folder or in the published `SynthDigits.zip`."""
+    pass
 
 
 @published_set("usps")
 class USPS(_TwoFiles):
-    """USPS (Hull 1994): 7,291 + 2,007 gray images of 16x16, 10 classes. The LIBSVM files `usps.bz2` and `usps.t.bz2`
-    (values -1 .. 1, labels 1 .. 10 for digits 0 .. 9), or `usps.npz` in the Keras convention. Official test set kept.
-    """
-
     def parsed(self, raw: bytes, label: str) -> ParsedSamples:
         return _parse_libsvm(raw, label)
 
@@ -243,11 +225,6 @@ def _parse_libsvm(packed: bytes, label: str) -> ParsedSamples:
 
 @published_set("mnist-m")
 class MNISTM(PublishedImages):
-    """MNIST-M (Ganin and Lempitsky 2015): 59,001 + 9,001 colour images of 32x32, 10 classes.
-
-    The published `mnist_m.tar.gz` or its folder (mnist_m_train/*.png with mnist_m_train_labels.txt, lines "name.png
-    label", and the same for test), or `mnist-m.npz` in the Keras convention. Official test set kept."""
-
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         train, test = (_listed(files, f"mnist_m_{part}") for part in ("train", "test"))
         return decode_parts(files, train, test, self.class_names, 32, 3, allocate)

@@ -247,12 +247,6 @@ _CLASSES = ("neg", "pos")
 
 @published_set("imdb")
 class IMDB(PublishedFiles, TextSource):
-    """IMDB (Maas et al. 2011): 25,000 + 25,000 film reviews as token ids, classes neg and pos.
-
-    `aclImdb_v1.tar.gz` or its folder (train/pos/*.txt and so on; unsup/ is not used), or `imdb_train.tsv` and
-    `imdb_test.tsv` with lines label, file, text. The training set is in shuffled order, the same in every run: the
-    files are sorted by class. Official test set kept; 123 texts are in both parts, as published."""
-
     path: Path | None = Field(
         None, description="Folder or archive of the published files; null searches `$FEDLOOM_DATA/imdb`."
     )
