@@ -21,8 +21,8 @@ from fedloom.results.comparison import Comparison
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback, callback_list
 from fedloom.runs.config.grid import variants, variants_with_references
+from fedloom.runs.config.keys import is_python_object, with_user_models
 from fedloom.runs.config.keywords import describe, scenario_section, suited
-from fedloom.runs.config.model_key import is_python_object, with_user_models
 from fedloom.runs.config.run_config import RunConfig, load, note_unused_options, parse
 from fedloom.runs.config.scenario_config import ScenarioConfig
 from fedloom.runs.run import Existing

@@ -26,7 +26,7 @@ from fedloom.results.group import client_accuracies
 from fedloom.results.report import write_report
 from fedloom.results.result import Result
 from fedloom.results.table import grouped
-from fedloom.runs.config.model_key import UserModelConfig
+from fedloom.runs.config.keys import UserModelConfig
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from fedloom.runs.storage.log import curve

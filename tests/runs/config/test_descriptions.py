@@ -7,8 +7,7 @@ import pytest
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
 from fedloom.nets import MODELS
 from fedloom.nets.blocks import model_options
-from fedloom.runs.config.keys import fields_of
-from fedloom.runs.config.model_key import ModelConfig, UserModelConfig
+from fedloom.runs.config.keys import ModelConfig, UserModelConfig, fields_of
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.config.scenario_config import PublicConfig, ScenarioConfig
 

@@ -14,7 +14,7 @@ from fedloom.methods.contract.spec import Spec
 from fedloom.methods.fedavg import FedAvg
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.net import MODELS
-from fedloom.runs.config.model_key import ModelConfig
+from fedloom.runs.config.keys import ModelConfig
 from fedloom.runs.config.run_config import load, parse
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"

@@ -22,8 +22,8 @@ from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.runs.config import keys as checks
 from fedloom.runs.config import sections
+from fedloom.runs.config.keys import ModelConfig, model_configs
 from fedloom.runs.config.kinds import at, drop_keys_of_former_kinds, is_dropped_by_null
-from fedloom.runs.config.model_key import ModelConfig, model_configs
 from fedloom.runs.config.scenario_config import ScenarioConfig
 from fedloom.runs.config.sections import Section
 from fedloom.runs.storage.schemas import changes_numbers

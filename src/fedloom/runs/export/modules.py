@@ -28,7 +28,7 @@ from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.loaded_net import PredictionModule, load_tree, restore_head_bias, unfreeze_buffers
 from fedloom.nets.net import EXTRA, MODELS, Net
 from fedloom.nets.user_model import ModelSource, UserModel
-from fedloom.runs.config.model_key import UserModelConfig
+from fedloom.runs.config.keys import UserModelConfig
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.storage.log import At, Row, selected_rounds
 

@@ -20,7 +20,7 @@ from fedloom.methods.contract.contexts import ClientContext, ServerContext, Star
 from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import group_of
 from fedloom.nets.user_model import ModelSource, UserModel
-from fedloom.runs.config.model_key import UserModelConfig
+from fedloom.runs.config.keys import UserModelConfig
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.export import modules
 from fedloom.runs.export.modules import Architecture, ExportMetadata, Input, Training
