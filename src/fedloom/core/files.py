@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import stat
-import tomllib
 from collections.abc import Hashable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -267,6 +266,7 @@ def read_yaml(path: Path) -> Any:
 
 def package_table(path: Path) -> dict[str, dict[str, Any]]:
     """Return the sections of a TOML file of the package, with tuples for lists."""
+    import tomllib  # not needed by commands without data and nets
 
     def frozen(value: Any) -> Any:
         return tuple(map(frozen, value)) if isinstance(value, list) else value
