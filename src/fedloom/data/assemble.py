@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
+from fedloom.data import views as splitting
 from fedloom.data.attacks import Attack
 from fedloom.data.dataset import IDS, Dataset, channel_moments, sets_digest
 from fedloom.data.leak import group_notes, refuse_crossing_groups, repeated_samples_notes
@@ -21,18 +22,7 @@ from fedloom.data.partitions.partition import PARTITIONS, Dealt, Partition
 from fedloom.data.scenario import Scenario, TestRows, impute_scenario, recorded_labels, with_sets
 from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
-from fedloom.data.views import (
-    Indices,
-    Views,
-    deal_groups,
-    group_split,
-    hold_out,
-    matched_tests,
-    select,
-    split_groups,
-    split_three,
-    starts,
-)
+from fedloom.data.views import Indices, Views
 
 Tests = Literal["shares", "matched"]
 
@@ -117,7 +107,8 @@ def make_scenario(
             public_rows = rng.permutation(rows)[: math.ceil(public_share * len(rows))]
         else:
             of_rows = train.group.numpy()[rows], train.y.numpy()[rows]
-            public_rows = rows[group_split(*of_rows, (1 - public_share, public_share), rng, reached=(0,)) == 1]
+            part = splitting.group_split(*of_rows, (1 - public_share, public_share), rng, reached=(0,))
+            public_rows = rows[part == 1]
     rows = np.setdiff1d(rows, public_rows, assume_unique=True)
     if not 1 <= clients <= len(rows):
         need = f"need 1 to {len(rows)} clients"
@@ -241,7 +232,8 @@ def _whole_groups(dealt: Views, data: Dataset, partition: Partition, rng: np.ran
     if partition.deals == "domains" and data.domain is not None:
         domain = data.domain.numpy()
     for number in np.unique(domain):
-        views = deal_groups(select(dealt, domain[dealt.order] == number), data.group.numpy(), data.y.numpy(), rng)
+        chosen = splitting.select(dealt, domain[dealt.order] == number)
+        views = splitting.deal_groups(chosen, data.group.numpy(), data.y.numpy(), rng)
         owner[views.order] = views.holders()
     return Views.from_owners(owner, len(dealt))
 
@@ -257,7 +249,7 @@ def _with_validation(splits: Splits) -> Dataset:
 def _with_given_validation(dealt: Dealt, tests: int, first: int) -> Dealt:
     """Part views of `tests` test samples and the validation samples behind them, which begin at `first` in training."""
     is_val = dealt.test.order >= tests
-    test, val = (select(dealt.test, chosen) for chosen in (~is_val, is_val))
+    test, val = (splitting.select(dealt.test, chosen) for chosen in (~is_val, is_val))
     note = f"validation samples: the {int(is_val.sum()):,} given ones; scenario.val is not used"
     return replace(dealt, test=test, val=Views(val.order - tests + first, val.offsets), notes=(*dealt.notes, note))
 
@@ -269,8 +261,8 @@ def _official(name: str, splits: Splits, dealt: Dealt, val: float, rng: np.rando
         raise ConfigError(f"partition indices: the file's test lists are of the clients' own pool; {remedy}")
     train_views, val_views = dealt.train, dealt.val
     if val_views is None:
-        parts = split_groups(dealt.train, splits.train, (1 - val, val), rng, reached=(0,))
-        train_views, val_views = hold_out(dealt.train, val, rng) if parts is None else parts
+        parts = splitting.split_groups(dealt.train, splits.train, (1 - val, val), rng, reached=(0,))
+        train_views, val_views = splitting.hold_out(dealt.train, val, rng) if parts is None else parts
     return Scenario(name, splits.train, splits.test, train_views, val_views, dealt.test, dealt.draws, dealt.accepted)
 
 
@@ -294,8 +286,8 @@ def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.ra
             views = _merged(views, dealt.test.renumber(np.arange(len(test), dtype=np.int64) + len(train)))
         total = split.train + split.val + split.test
         shares = split.val / total, split.test / total
-        parts = split_groups(views, data, (split.train / total, *shares), rng)
-        split_views = parts or split_three(views, data.y.numpy(), data.num_classes, *shares, rng)
+        parts = splitting.split_groups(views, data, (split.train / total, *shares), rng)
+        split_views = parts or splitting.split_three(views, data.y.numpy(), data.num_classes, *shares, rng)
     test_rows = split_views[2].order
     tests = Views(np.arange(len(test_rows), dtype=np.int64), split_views[2].offsets)
     test_set = data.take(torch.from_numpy(test_rows))
@@ -307,7 +299,7 @@ def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
     scenario.train_set.require_one_class("scenario.tests = 'matched'", "take shares")
     labels, test_labels = scenario.train_set.y.numpy(), scenario.test_set.y.numpy()
     train_and_val = _merged(scenario.train, scenario.val)  # the client's mix, whatever is held out
-    test_views = matched_tests(train_and_val, labels, test_labels, scenario.num_classes, rng)
+    test_views = splitting.matched_tests(train_and_val, labels, test_labels, scenario.num_classes, rng)
     if isinstance(test_views, int):
         problem = f"client {test_views} holds a class without test samples; use shares"
         raise ConfigError(f"scenario.tests = 'matched': {problem}")
@@ -335,7 +327,7 @@ def _merged(first: Views, second: Views) -> Views:
     order = np.concatenate([first.order, second.order])
     holders = np.concatenate([first.holders(), second.holders()])
     # A stable sort keeps the samples of `first` in front within each client.
-    return Views(order[np.argsort(holders, kind="stable")], starts(first.sizes + second.sizes))
+    return Views(order[np.argsort(holders, kind="stable")], splitting.starts(first.sizes + second.sizes))
 
 
 def _joined(first: Dataset, second: Dataset) -> Dataset:

@@ -11,14 +11,8 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError, suggest_name
 from fedloom.data.dataset import Dataset
-from fedloom.data.sources.cached import (
-    Allocator,
-    Normalise,
-    ParsedSamples,
-    ParsedSplits,
-    published_set,
-    training_moments,
-)
+from fedloom.data.sources import cached
+from fedloom.data.sources.cached import Allocator, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.files import Files, has_layout, search_path
 from fedloom.data.sources.image_folders import parse_class_folders
 from fedloom.data.sources.npz import PublishedImages
@@ -108,12 +102,12 @@ class _Cifar(PublishedImages):
         return ParsedSamples(pixels, records[:, self.label_bytes - 1].astype(np.int64))
 
 
-@published_set("cifar10")
+@cached.published_set("cifar10")
 class CIFAR10(_Cifar):
     pass
 
 
-@published_set("cifar100")
+@cached.published_set("cifar100")
 class CIFAR100(_Cifar):
     class_names = CLASSES
 
@@ -148,7 +142,7 @@ class FC100(CIFAR100):
     def load(self) -> Splits:
         # `limit` counts images of the base classes, so `_cifar100` loads all.
         splits = fc100(self._cifar100().load(), self.novel)
-        splits = self.normalised(splits, training_moments(splits.train))
+        splits = self.normalised(splits, cached.training_moments(splits.train))
         return splits if self.limit is None else replace(splits, train=splits.train.head(self.limit))
 
     def _cifar100(self) -> CIFAR100:

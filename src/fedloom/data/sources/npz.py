@@ -16,15 +16,8 @@ from fedloom.core.errors import DataError
 from fedloom.data.dataset import require_memory
 from fedloom.data.imputation import DropColumns, ImputeSection, Incomplete
 from fedloom.data.labels import class_ids, multi_labels
-from fedloom.data.sources.cached import (
-    Allocator,
-    ImageSource,
-    ParsedSamples,
-    ParsedSplits,
-    PublishedFiles,
-    with_rules,
-    without_columns,
-)
+from fedloom.data.sources import cached
+from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits, PublishedFiles
 from fedloom.data.sources.files import ENCRYPTED, Files, require_regular
 from fedloom.data.sources.pixels import PictureNotes, image_pixels
 from fedloom.data.sources.source import Labels, Splits, number_groups, source
@@ -184,7 +177,7 @@ class Npz(ImageSource):
 
     def load(self) -> Splits:
         splits = super().load()
-        return with_rules(splits, self.impute, str(self.path)) if self.incomplete == "impute" else splits
+        return cached.with_rules(splits, self.impute, str(self.path)) if self.incomplete == "impute" else splits
 
     def files(self) -> Sequence[Path]:
         if not self.path.exists():
@@ -194,7 +187,7 @@ class Npz(ImageSource):
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         parsed = replace(parse_npz(self.path, allocate, labels=self.labels), incomplete=self.incomplete)
-        return without_columns(parsed, self.drop_columns) if self.drop_columns else parsed
+        return cached.without_columns(parsed, self.drop_columns) if self.drop_columns else parsed
 
 
 ArrayLike = Any  # any value that `as_array` converts, such as a list, an array or a tensor

@@ -12,14 +12,8 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import PARTS, named_ids, refuse_missing_labels, require_few
-from fedloom.data.sources.cached import (
-    Allocator,
-    CachedSource,
-    ParsedSamples,
-    ParsedSplits,
-    PublishedFiles,
-    published_set,
-)
+from fedloom.data.sources import cached
+from fedloom.data.sources.cached import Allocator, CachedSource, ParsedSamples, ParsedSplits, PublishedFiles
 from fedloom.data.sources.files import Files, utf8
 from fedloom.data.sources.source import GroupPattern, number_groups, source
 
@@ -245,7 +239,7 @@ class Tsv(TextSource):
 _CLASSES = ("neg", "pos")
 
 
-@published_set("imdb")
+@cached.published_set("imdb")
 class IMDB(PublishedFiles, TextSource):
     path: Path | None = Field(
         None, description="Folder or archive of the published files; null searches `$FEDLOOM_DATA/imdb`."

@@ -114,10 +114,11 @@ class ByGroup(Metric):
 
     correct: Tensor
     samples: Tensor
+    by: ClassVar[Literal["owners", "domains"]]
 
     @classmethod
-    def of(cls, predictions: Predictions, groups: Groups | None) -> Self:
-        """Return the state of one batch, by the group of each sample."""
+    def new(cls, predictions: Predictions) -> Self:
+        groups: Groups | None = getattr(predictions, cls.by)
         assert groups is not None, "the evaluator asks for the groups of such a metric"
         indices, correct = groups.indices.cpu(), (predictions.predicted == predictions.labels).cpu()
         return cls(indices[correct].bincount(minlength=groups.count), indices.bincount(minlength=groups.count))
@@ -197,20 +198,14 @@ class LabelLoss(OverLabels):
 class OwnerAccuracy(ByGroup):
     """The mean over clients of the accuracy on each one's samples, of a model that none of them trained."""
 
-    pools_models: ClassVar[bool] = False
-
-    @classmethod
-    def new(cls, predictions: Predictions) -> Self:
-        return cls.of(predictions, predictions.owners)
+    by, pools_models = "owners", False
 
 
 @METRICS.register("domain_accuracy")
 class DomainAccuracy(ByGroup):
     """The mean over domains of the accuracy on each one's samples, so a small domain counts as much as a large one."""
 
-    @classmethod
-    def new(cls, predictions: Predictions) -> Self:
-        return cls.of(predictions, predictions.domains)
+    by = "domains"
 
     def details(self) -> Mapping[str, Any]:
         return {"by_domain": self.accuracies().tolist(), "samples": self.samples.tolist()}
