@@ -86,7 +86,8 @@ def test_fedma_stops_feeding_the_full():
     """With one class left and shares that all go to one client, who is full gets nothing of it."""
     counts = np.array([100, 100, 100, 100])
     for seed in range(20):
-        found = balanced_cut(counts, 4, 1e-2, lambda _, z: np.ones(len(z), bool), 1, np.random.default_rng(seed))
+        dealer, rng = DirichletFedMA(alpha=1e-2, max_draws=1), np.random.default_rng(seed)
+        found = balanced_cut(dealer, counts, 4, lambda _, z: np.ones(len(z), bool), "", rng)
         held = np.cumsum(found.sizes, axis=1)
         for label in range(1, 4):
             full = held[:, label - 1] >= 100
@@ -105,7 +106,8 @@ def test_counted_draws_are_those_of_a_geometric_law():
         rates.append(good.mean())
         return good
 
-    draws = [balanced_cut(counts, 4, 0.2, enough, 10_000, np.random.default_rng(s)).draws for s in range(300)]
+    dealer = DirichletFedMA(alpha=0.2, max_draws=10_000)
+    draws = [balanced_cut(dealer, counts, 4, enough, "", np.random.default_rng(s)).draws for s in range(300)]
     p = np.mean(rates)  # of 300 x 512 draws
     assert 0.01 < p < 0.5
     assert np.mean(draws) == pytest.approx(1 / p, abs=5 * math.sqrt((1 - p) / 300) / p)
@@ -149,10 +151,10 @@ def test_dirichlet_equal_accepts_draws_in_which_each_client_has_half_of_an_equal
     """A group of 4 clients with 100 samples: 12 each. A draw below is drawn again; one of exactly 12 is accepted."""
     accepted = []
 
-    def cut(counts, clients, alpha, enough, max_draws, rng):
+    def cut(dealer, counts, clients, enough, goal, rng):
         sizes = [[[11, 29, 30, 30]], [[12, 28, 30, 30]]]
         accepted.extend(bool(enough(None, np.array([size]).transpose(0, 2, 1))[0]) for size in sizes)
-        return balanced_cut(counts, clients, alpha, enough, max_draws, rng)
+        return balanced_cut(dealer, counts, clients, enough, goal, rng)
 
     monkeypatch.setattr(dirichlet_equal, "balanced_cut", cut)
     deal(DirichletEqual(alpha=0.5), labels_only(np.repeat(np.arange(4), 25)), 4, 1)

@@ -1,7 +1,7 @@
 """Label skew by Dirichlet draws: plain, of equal sizes, and with the limits of FedMA and ExDir."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,19 +74,20 @@ class BalancedCut(NamedTuple):
 
 
 def balanced_cut(
-    counts: Indices, parts: int, alpha: float, accept: Accept, max_draws: int, rng: np.random.Generator
-) -> BalancedCut | None:
-    """Cut classes of sizes `counts` [C] into `parts` by Dirichlet shares until `accept`; None if none of `max_draws`
-    draws is good. A part with n / P samples or more gets none of the next class."""
+    dealer: Any, counts: Indices, parts: int, accept: Accept, goal: str, rng: np.random.Generator
+) -> BalancedCut:
+    """Cut classes of sizes `counts` [C] into `parts` by Dirichlet shares until `accept`. A part with n / P samples or
+    more gets none of the next class. Raises `ConfigError`, with the goal, if none of the draws of the dealer, a
+    partition with alpha and max_draws, is good."""
     # Candidates are drawn in batches: strict conditions may reject thousands before one is accepted.
     batch = int(np.clip(_AT_ONCE // (parts * len(counts)), 1, 512))
-    for drawn in range(0, max_draws, batch):
-        shares, sizes = _draw(counts, parts, alpha, min(batch, max_draws - drawn), rng)
+    for drawn in range(0, dealer.max_draws, batch):
+        shares, sizes = _draw(counts, parts, dealer.alpha, min(batch, dealer.max_draws - drawn), rng)
         accepted = np.flatnonzero(accept(shares, sizes))
         if len(accepted):
             first = int(accepted[0])
             return BalancedCut(shares[first], sizes[first], drawn + first + 1)
-    return None
+    raise dealer.refusal(f"none of {dealer.max_draws} draws with alpha {dealer.alpha} gave each of {goal}")
 
 
 def _draw(counts: Indices, parts: int, alpha: float, draws: int, rng: np.random.Generator) -> tuple[Shares, Indices]:
@@ -149,14 +150,8 @@ class DirichletEqual(Partition):
         minimum = len(group) // (2 * clients)
         class_rows = shuffled_classes(labels[group], num_classes, rng)
         counts = np.array([len(rows) for rows in class_rows])
-        drawn = balanced_cut(
-            counts, clients, self.alpha, lambda _, sizes: sizes.sum(2).min(1) >= minimum, self.max_draws, rng
-        )
-        if drawn is None:
-            raise self.refusal(
-                f"none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} clients of a group "
-                f"{minimum} samples, half the mean; raise alpha or max_draws"
-            )
+        goal = f"{clients} clients of a group {minimum} samples, half the mean; raise alpha or max_draws"
+        drawn = balanced_cut(self, counts, clients, lambda _, sizes: sizes.sum(2).min(1) >= minimum, goal, rng)
         owner = np.repeat(np.tile(np.arange(clients), num_classes), drawn.sizes.T.reshape(-1))
         return group[np.concatenate(class_rows)[np.argsort(owner, kind="stable")]], drawn.draws
 
@@ -196,13 +191,9 @@ class DirichletFedMA(Partition):
             return is_accepted
 
         counts = np.bincount(labels, minlength=classes)
-        drawn = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
-        if drawn is None:
-            raise self.refusal(
-                f"none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} clients "
-                f"{self.min_samples} samples and {self.min_test} test samples; raise alpha, or lower clients, "
-                "min_samples or min_test"
-            )
+        least = f"{self.min_samples} samples and {self.min_test} test samples"
+        goal = f"{clients} clients {least}; raise alpha, or lower clients, min_samples or min_test"
+        drawn = balanced_cut(self, counts, clients, enough, goal, rng)
         views = deal_by_counts(labels, drawn.sizes, rng)
         return Dealt(views, deal_by_shares(test_labels, drawn.shares, rng), drawn.draws)
 

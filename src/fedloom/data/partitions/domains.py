@@ -147,20 +147,12 @@ class DirichletDomains(Partition):
                 f"domain {domain} has {counts.min()} training samples of class {classes[int(counts.argmin())]}; "
                 f"{self.domain_parts} parts of {self.min_per_class} need {needed}"
             )
-        cut = balanced_cut(
-            counts,
-            self.domain_parts,
-            self.alpha,
-            lambda _, sizes: sizes.min((1, 2)) >= self.min_per_class,
-            self.max_draws,
-            rng,
+        goal = (
+            f"{self.domain_parts} parts of domain {domain} {self.min_per_class} samples of every class; raise alpha or "
+            "max_draws, or lower domain_parts or min_per_class"
         )
-        if cut is None:
-            raise self.refusal(
-                f"none of {self.max_draws} draws with alpha {self.alpha} gave each of {self.domain_parts} parts of "
-                f"domain {domain} {self.min_per_class} samples of every class; raise alpha or max_draws, or lower "
-                "domain_parts or min_per_class"
-            )
+        least = self.min_per_class
+        cut = balanced_cut(self, counts, self.domain_parts, lambda _, sizes: sizes.min((1, 2)) >= least, goal, rng)
         return cut.sizes, cut.draws
 
     def _per_domain(self, key: str, value: int | tuple[int, ...], domains: int, low: int, high: int) -> list[int]:
