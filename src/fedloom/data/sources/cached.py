@@ -212,8 +212,9 @@ def published_set(name: str) -> Callable[[type[SourceType]], type[SourceType]]:
     the description there as its docstring."""
 
     def register(kind: type[SourceType]) -> type[SourceType]:
+        kind.__doc__ = _FACTS[name]["description"]
         for key, value in _FACTS[name].items():
-            setattr(kind, "__doc__" if key == "description" else key, value)
+            setattr(kind, key, value)
         source(name)(kind)
         return kind
 
