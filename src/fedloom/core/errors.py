@@ -110,8 +110,7 @@ class ServerError(ClientError):
 
 
 def picklable_error(error: Exception) -> Exception:
-    """Return the error with its traceback as a note, because pickling drops tracebacks. One that cannot be pickled or
-    unpickled is replaced by one that repeats its message."""
+    """Return the error with its traceback as a note; one that no pickle holds is replaced by one with its message."""
     text = "".join(traceback.format_exception(error))
     try:
         pickle.dumps(error)

@@ -166,8 +166,7 @@ def private_folder(folder: Path) -> None:
 
 
 def restrict_to_owner(folder: Path) -> None:
-    """Remove the permissions of group and others from a folder and everything below it that this user owns. Links are
-    not followed, a missing folder is no error, and nothing happens on Windows."""
+    """Remove the permissions of group and others from what this user owns in a folder; links are not followed."""
     if not hasattr(os, "getuid"):
         return
     for parent, folders, files in os.walk(folder, followlinks=False):

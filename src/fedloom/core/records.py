@@ -235,8 +235,7 @@ def _rebuild(name: str, entry: dict[str, Any], tensors: dict[str, Tensor]) -> Va
 
 
 def _encode_scalar(value: Scalar) -> dict[str, str]:
-    """Return a scalar as text of a fixed length, because equal payloads must have equal sizes: numbers as the 16 hex
-    digits of a 64-bit word, longer integers in full."""
+    """Return a scalar as text of a fixed length, so that equal payloads have equal sizes; longer integers in full."""
     if isinstance(value, str):
         return {"type": "str", "value": value}
     if isinstance(value, float):

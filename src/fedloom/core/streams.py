@@ -57,8 +57,7 @@ class Streams:
     def resumable(
         self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
     ) -> "GlobalGenerators":
-        """Return what `isolated` does as an object that several blocks can use, each from where the last one ended.
-        purpose, round_, client, device: as for `isolated`."""
+        """Return `isolated` for several blocks that continue each other; purpose, round_, client, device: as there."""
         # A key has 128 bits; generators of torch take no more than 64.
         return GlobalGenerators(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF, device)
 

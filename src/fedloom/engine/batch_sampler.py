@@ -80,8 +80,7 @@ class BatchSampler:
         return sent_to(job.indices.index_select(0, order), self.data.y.device)
 
     def batches(self, job: Job, draws: Draws, share: float, epoch: int, batches: int) -> "EpochBatches":
-        """Draw the order of an epoch of the phase, with a share of the job's samples and at most `batches` batches.
-        Batches of an augmented run must be read in turn."""
+        """Draw the order of an epoch: a share of the job's samples in at most `batches`, read in turn if augmented."""
         return EpochBatches(self, draws, self.epoch_order(job, draws, share, batches), epoch)
 
     def block(self, indices: Tensor, draws: Draws) -> list[Batch]:

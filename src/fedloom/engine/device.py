@@ -67,8 +67,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 @contextlib.contextmanager
 def device_settings(device: torch.device, precision: str, deterministic: bool) -> Iterator[None]:
-    """Set torch within the block for a run on a device: the numbers of a GPU depend on settings of the process.
-    precision: that of the config. deterministic: whether the same numbers must come out from run to run."""
+    """Set torch for a run on a device in the block. precision: the config's. deterministic: whether numbers repeat."""
     on_gpu = device.type == "cuda"
     with gpu_settings(tf32=precision == "tf32", deterministic=deterministic) if on_gpu else contextlib.nullcontext():
         yield

@@ -46,8 +46,7 @@ def methods_by_stage(method: Method) -> Mapping[Stage, Method]:
 
 
 def require_data(method: Method, scenario: Scenario) -> None:
-    """Raise `ConfigError` for samples with several labels that the method does not know, if the server's data are
-    missing, or if a method that uses their labels gets other classes."""
+    """Raise `ConfigError` for several labels if the method knows one, and for missing or unfit data at the server."""
     if scenario.train_set.multi and method.spec.labels == "single":
         raise ConfigError(
             f"method = '{method.name()}' cannot train on samples with several labels: {method.spec.single_because}; "

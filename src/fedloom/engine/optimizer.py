@@ -119,8 +119,7 @@ class Optimizer:
                 group.second_moments = list(islice(tensors, len(group.indices)))
 
     def separate(self, parameters: Sequence[Tensor] | None = None) -> "Optimizer":
-        """Return an optimiser of `parameters`, by default the same ones, with copies of the rates and new moments: for
-        SGD -0.0, to which a first gradient is added without a change of its bits."""
+        """Return an optimiser of `parameters` with the rates and new moments: -0.0 for SGD, which changes no bit."""
         separate = copy.copy(self)
         separate.parameters = self.parameters if parameters is None else list(parameters)
         separate._groups = []
@@ -204,8 +203,7 @@ def _move(parameters: list[Tensor], directions: list[Tensor] | tuple[Tensor, ...
 
 @contextlib.contextmanager
 def moved(loaded_net: LoadedNet, trainable: Tree, moves: Tree) -> Iterator[None]:
-    """Move parameters of a net by `moves` in the block. Afterwards these entries of `trainable` and all buffers, which
-    batch norm changes, are as before, bit for bit."""
+    """Move a net's parameters by `moves` in the block; then `trainable` and all buffers are as before, bit for bit."""
     tensors = [*loaded_net.buffers(), *(trainable[name] for name in moves)]
     with torch.no_grad():
         values = [tensor.clone() for tensor in tensors]

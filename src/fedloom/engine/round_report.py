@@ -126,8 +126,7 @@ def gradient_norms(
 
 
 def gradient_ratios(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return each term's norm divided by that of cross-entropy, both summed over the clients, so that one whose
-    cross-entropy has vanished (it has a single class) does not dominate."""
+    """Return each term's norm over that of cross-entropy, both summed over clients: one of a single class has none."""
     measured = [client for client in norms if client]
     reference = max(sum(client[CE] for client in measured), 1e-12)
     names = dict.fromkeys(name for client in measured for name in client if name != CE)

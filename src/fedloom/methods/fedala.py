@@ -63,8 +63,7 @@ class FedALA(fm.Method):
         return [mixing, fm.Choose(_mixed_head), training]
 
     def mixing_loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-        """Return the CE of the net with the mixed head, as a function of A = `net.extra`; `consts["pairs"]` has the
-        local and received head of each `batch`."""
+        """Return the CE of the net with the mixed head, a function of A = `net.extra`, on a `batch`."""
         mixing: fm.Tree = {name: getattr(net.extra, _flat(name)) for name in consts["pairs"]}
         logits: Tensor = functional_call(net, _mixed(consts["pairs"], mixing), (batch.x,))
         return batch.mean(fm.cross_entropy(logits, batch.y))

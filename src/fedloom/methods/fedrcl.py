@@ -39,8 +39,7 @@ class FedRCL(fm.Method):
 
 
 def relaxed_contrast(level: Tensor, batch: fm.Batch, tau: float, threshold: float) -> tuple[Tensor, Tensor]:
-    """Return contrast and penalty of each sample [B] of a `batch`, or row of `Batch.by_label`, as in `FedRCL`, for
-    features of one `level` [B, c, ...]."""
+    """Return contrast and penalty [B] of the samples of a `batch`, or its rows by label, for a `level` [B, c, ...]."""
     directions = normalize(level.flatten(2).mean(2) if level.dim() > 2 else level, dim=1)
     cosines, (is_same, is_other) = batch.by_label(directions @ directions.T)[0], same_and_other(batch)
     if batch.mask is not None:

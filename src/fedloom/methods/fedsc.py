@@ -144,8 +144,7 @@ def rpcl(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSC.Options) 
 
 
 def cpdr(z: Tensor, batch: fm.Batch, consts: fm.Consts, norm: str) -> Tensor:
-    """Consistent prototype discrepancy, Eq. 15, of features z [B, d]: distance by `norm` to the prototype o of the
-    class, a mean over the samples of a `batch` whose class is known."""
+    """Eq. 15: distance by `norm` of z [B, d] to the prototype of the class, a mean over known ones of a `batch`."""
     consistent = None if consts["known"] is None else consts["known"][batch.y]
     difference = z - consts["consistent"][batch.y]
     if norm == "mse":
@@ -193,8 +192,7 @@ def _client_distances(local: fm.ClassTable, metric: str) -> Tensor:
 
 
 def discrepancy_weights(counts: Tensor) -> Tensor:
-    """e_k [m] from class counts [m, C]: sigmoid(u_k) / sum_i sigmoid(u_i), Eq. 11, with u_k the share of samples - the
-    share of label discrepancy d_k, Eq. 10."""
+    """e_k [m] of counts [m, C], Eq. 10-11: sigmoid(u_k) / sum_i sigmoid(u_i), u_k the sample share - that of d_k."""
     u = tables.shares(counts.sum(1)) - tables.shares(tables.label_discrepancy(counts))
     return tables.sigmoid_weights(u)
 

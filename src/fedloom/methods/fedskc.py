@@ -193,8 +193,7 @@ def released_lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: Fe
 
 
 def lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSKC.Options) -> Tensor:
-    """Local contrastive loss of logits [B, C], Eq. 2-3: scalar, mean over the samples of a `batch` whose class has
-    knowledge. Of several labels, over the recorded positives."""
+    """LCL of logits [B, C], Eq. 2-3: mean over the samples of a `batch` whose class, a recorded positive, is known."""
     logits, batch = batch.by_label(logits)
     if _as_released(options):
         return released_lcl(logits, batch, consts, options)

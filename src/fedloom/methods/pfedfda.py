@@ -179,8 +179,7 @@ class Gaussians(NamedTuple):
         return Gaussians(means, last * self.covariance + (1 - last) * other.covariance)
 
     def head(self, priors: Tensor, share: float, held: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows [C, d] and bias [C] of their head, for class shares `priors`, the identity's `share` in the
-        covariance, and the classes `held` that can be predicted."""
+        """Rows [C, d] and bias [C] of their head, by shares `priors`, the identity's `share` and `held` classes."""
         return gaussian_head(fm.ClassTable(self.means, held), shrunk(self.covariance, share), priors)
 
 
@@ -202,8 +201,7 @@ def smoothed_shares(counts: Tensor, eps: float) -> Tensor:
 
 
 def halves(labels: Tensor) -> Tensor | None:
-    """Deal the samples of every class to two halves in turn: 0 or 1, and -1 for classes of one sample; None if no class
-    has two."""
+    """Deal the samples of each class to two halves in turn: 0 or 1, -1 for single ones; None if no class has two."""
     membership = one_hot(labels)
     place = (membership.cumsum(0) * membership).sum(1) - 1  # of a sample among those of its class
     half = torch.where(membership.sum(0)[labels] > 1, place % 2, -1)

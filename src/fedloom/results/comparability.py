@@ -22,8 +22,7 @@ def own_prefixes(method: str) -> tuple[str, str]:
 
 
 def is_own(key: str, row: ResultRow) -> bool:
-    """Whether a config key is an option of the row's method or of the optimiser, which may differ between rows that
-    compare."""
+    """Whether a config key is an option of the row's method or of the optimiser, in which compared rows may differ."""
     return key.startswith(own_prefixes(row["method"]))
 
 

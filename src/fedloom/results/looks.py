@@ -86,8 +86,7 @@ def _next_look(study: StudyPlan, looks: Sequence[LookedAt], setting: str) -> int
 
 
 def _needed(study: StudyPlan, folder: StudyFolder, cells: Sequence[Cell]) -> list[Cell]:
-    """Return those of `cells` that may run now: all, or those before the next look at their setting. Rows that the
-    study got later run all seeds."""
+    """Return `cells` that may run now: all, or those before the next look at a setting; rows added later run all."""
     if not study.looks:
         return list(cells)
     looks, plans, numbers, spared = folder.looks(), folder.plans(), study.numbered(), folder.spared(study)

@@ -99,8 +99,7 @@ class Costs:
 
 
 def epoch_ms(result: RunData) -> float | None:
-    """Return milliseconds of a client's local epoch: seconds of training over participants and epochs of all rounds.
-    None if no client trained. Times of different machines or engines do not compare."""
+    """Return ms of a client's local epoch: training seconds over participants and epochs; None if no client trained."""
     epochs = total_over_rounds(result.rows, "participants") * result.config.get("local_epochs", 0)
     return 1000 * total_over_rounds(result.rows, "seconds_train") / epochs if epochs else None
 

@@ -136,8 +136,7 @@ class NewcomerRow:
 
 
 def newcomer_rows(groups: Sequence[Group]) -> list[NewcomerRow]:
-    """Return a row for each group whose runs tested clients that never trained, in their order.
-    A run in several protocols has one row. Left-out domains are in the table of `left_out_rows`."""
+    """Return a row for each group whose runs tested clients that never trained, a run in several protocols once."""
     main = (group for group in groups if not group.is_further)
     return [_newcomer_row(group) for group in main if all(map(_has_newcomers, group.results))]
 
@@ -184,8 +183,7 @@ def _order(way: str) -> tuple[float, int, str]:
 
 
 def newcomer_table(groups: Sequence[Group]) -> DataTable:
-    """Return the accuracy on clients that never trained; without rows if no run held clients out.
-    The records have a line for each way of serving, with how accuracy spreads over newcomers."""
+    """Return the accuracy on clients that never trained; without rows if no run held clients out."""
     rows = newcomer_rows(groups)
     columns: list[Field[NewcomerRow]] = [
         Field("method", lambda row: label_with_notes(row.label, row.note and f"zero-shot: {row.note}", row.diverged)),

@@ -295,8 +295,7 @@ class ProtocolTests:
         return {r.client: r for r in self.federation.engine.test(replace(test, **keys) for test in tests)}
 
     def _bins_for_second_test(self, round_: int, scores: Scores, evaluator: Evaluator) -> dict[str, Tensor]:
-        """Return counts of scores by predictor if these scores, of one model, shall be counted again in finer bins;
-        nodes test a second time after the last round alone."""
+        """Return scores' counts by predictor, to be counted in finer bins; nodes do so after the last round alone."""
         if evaluator.model_kind != "global" or (self.federation.scenario.remote and round_ != self.config.rounds):
             return {}
         by_predictor = {evaluator.model_kind: scores, **scores.also}

@@ -96,8 +96,7 @@ class ProgramCheck:
     state_count: int  # tensors of state that were carried into it
 
     def program(self, recording: Recording, results: StepResults, samples: Any) -> StepProgram:
-        """Return the recording with the step's results as a program that reads C++ samples. Raises `UnrecordableError`
-        if it gives other bits, played twice."""
+        """Return recording and results as a program on C++ samples. Raises `UnrecordableError` for other bits."""
         torch_state, *other_states = self.generators
         now, *other_now = generator_states()
         if other_now != other_states:

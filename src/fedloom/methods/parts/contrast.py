@@ -219,8 +219,7 @@ class _Contrast(torch.autograd.Function):
 
 
 def same_and_other(batch: fm.Batch) -> tuple[Tensor, Tensor]:
-    """Return which samples [R, B] have the label of each row of `batch.by_label`, and which have another: of several
-    labels, which record it as absent."""
+    """Return which samples [R, B] have the label of each row of `batch.by_label`, and which record another."""
     if batch.y.dim() == 1:
         same = batch.y.unsqueeze(1) == batch.y.unsqueeze(0)
         return same, ~same

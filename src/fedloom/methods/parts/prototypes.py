@@ -186,8 +186,7 @@ def cluster_means(points: Tensor, labels: Tensor) -> Tensor:
 
 
 def clusters_by_class(rows_by_class: Sequence[Tensor]) -> fm.ClassTable:
-    """Cluster the rows [n_c, d] of each class by `finch`, and return the clusters' means [K, C, d] in float64, K the
-    largest number of clusters of a class. A class has its clusters first."""
+    """Cluster rows [n_c, d] of each class by `finch`: means [K, C, d] in float64, those of a class first."""
     points = [rows.double() for rows in rows_by_class]
     means_by_class = [cluster_means(rows, finch(rows)) if len(rows) else rows for rows in points]
     most = max(1, *(len(means) for means in means_by_class))
@@ -197,8 +196,7 @@ def clusters_by_class(rows_by_class: Sequence[Tensor]) -> fm.ClassTable:
 
 
 def nearest_by_cosine(points: Tensor) -> Tensor:
-    """Return the position of the other point with the largest cosine to each of the points [n, d], n of 2 or more; the
-    first of those that differ by less than 1e-12, which is rounding."""
+    """Return which other of points [n, d] has the largest cosine to each; of those within 1e-12 the first."""
     directions = torch.nn.functional.normalize(points, dim=1, eps=1e-12)
     nearest, start = [], 0
     for block in torch.split(directions, _BLOCK):

@@ -102,8 +102,7 @@ def require_same_net(tasks: fm.Tasks, net: str, option: str) -> None:
 def pair_predictors(
     method: fm.Method, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext, shared: str
 ) -> dict[str, fm.Predictor]:
-    """Return, from a `server` with the tree "model", "personal", the bundle's first net, and the net `shared`, which is
-    "global" if `state` is None."""
+    """Return from a `server`: "personal", the bundle's first net; and net `shared`, "global" if `state` is None."""
     tree = method._full(server, state, ctx.task)
     shared_predictor = fm.Predictor(tree, lambda net, x: cast(fm.Bundle, net)[shared](x))
     return {"global": shared_predictor} if state is None else {"personal": fm.Predictor(tree), shared: shared_predictor}

@@ -5,15 +5,13 @@ from torch import Tensor
 
 
 def median(rows: Tensor) -> Tensor:
-    """Return the median of each coordinate: rows [m, p] -> [p], the mean of the middle two for even m. Yin et al., ICML
-    2018, arXiv 1803.01498."""
+    """Return the median of each coordinate of rows [m, p]. Yin et al., ICML 2018, arXiv 1803.01498."""
     ordered = rows.sort(0).values
     return (ordered[(len(rows) - 1) // 2] + ordered[len(rows) // 2]) / 2
 
 
 def trimmed_mean(rows: Tensor, share: float) -> Tensor:
-    """Return the mean of each coordinate of rows [m, p] without the `share` of its values at each end. Yin et al., ICML
-    2018, arXiv 1803.01498."""
+    """Return the mean of rows [m, p] by coordinate, without a `share` at each end. Yin et al., arXiv 1803.01498."""
     dropped = trimmed_rows(len(rows), share)
     return rows.sort(0).values[dropped : len(rows) - dropped].mean(0)
 
@@ -49,8 +47,7 @@ def krum(rows: Tensor, faulty: int) -> Tensor:
 
 
 def multi_krum(rows: Tensor, faulty: int, kept: int | None) -> Tensor:
-    """Average the `kept` best rows by Krum's score, [m, p] -> [p]; None takes all but the faulty ones. Blanchard et
-    al., NeurIPS 2017, arXiv 1703.02757."""
+    """Average the `kept` (None: all but `faulty`) best of rows [m, p] by Krum's score. Blanchard et al. 2017."""
     kept = kept or max(1, len(rows) - faulty)
     return rows[krum_scores(rows, faulty).argsort(stable=True)[:kept]].mean(0)
 
@@ -74,8 +71,7 @@ def bulyan(rows: Tensor, faulty: int) -> Tensor:
 
 
 def geometric_median(rows: Tensor, steps: int) -> Tensor:
-    """Return the point with the least sum of distances to rows [m, p], after `steps` of Weiszfeld's iteration. Pillutla
-    et al., IEEE TSP 2022, arXiv 1912.13445."""
+    """Return the point nearest to rows [m, p] in sum, by `steps` of Weiszfeld. Pillutla et al., arXiv 1912.13445."""
     point = rows.mean(0)
     for _ in range(steps):
         # a point that lies on a row would weigh it infinitely

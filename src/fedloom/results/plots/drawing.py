@@ -99,8 +99,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_picture(figure: Figure, path: Path, **keys: Any) -> Path:
-    """Write a figure to a .png, .svg or .pdf, whole or not at all; `keys` are those of `Figure.savefig`.
-    The same values give the same bytes. Raises `ConfigError` if the file cannot be written."""
+    """Write a figure to a .png, .svg or .pdf, whole or not at all; same values, same bytes. Raises `ConfigError`."""
     try:
         write_atomic(path, picture(figure, path.suffix.lower()[1:], **keys))
     except OSError as error:

@@ -45,8 +45,7 @@ def client_spread(rows: Sequence[ChartRow]) -> list[Markup]:
 
 
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:
-    """Draw the samples of each client by class, next to the measures of skew.
-    `name` is the prefix of ids in the page, `scenario` what scenario.json holds."""
+    """Draw samples by client and class of a `scenario` (scenario.json), with its skew; `name` begins the ids."""
     counts, classes = scenario["class_counts"], scenario["classes"]
     largest = max(max(row) for row in counts)
     shown = f"the first {len(counts)} of {scenario['clients']:,}" if len(counts) < scenario["clients"] else "all"

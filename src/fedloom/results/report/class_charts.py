@@ -70,8 +70,7 @@ def _name_classes(axes: Axes, names: Sequence[str], step: int, x: str, y: str) -
 def _draw_recall(
     rows: Sequence[tuple[str, float | None, str | None]], accuracy: float, majority: float | None, tone: str
 ) -> Figure:
-    """Recall of each class as a bar; lines at the accuracy and at the majority baseline.
-    rows: name, recall in [0, 1] and test samples of a class. tone: the custom property of the colour of the bars."""
+    """Recall of each class as a bar, lines at accuracy and majority baseline; rows: name, recall in [0, 1], samples."""
     pitch = 24.0 if len(rows) <= 20 else 17.0
     names = shortened_names([name for name, *_ in rows], 16)
     left = 10 + CHARACTER * max(map(len, names))

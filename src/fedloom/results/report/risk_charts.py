@@ -39,8 +39,7 @@ def net_benefits(curve: np.ndarray) -> list[list[float]]:
 
 
 def risk_charts(name: str, group: Group, tone: str) -> list[Markup]:
-    """Render the curves of the last tests of a `group` in a `tone`; none unless all its runs recorded two classes.
-    `name` begins the names of saved pictures."""
+    """Render the curves of the last tests of a `group` in a `tone`, if all its runs recorded two classes."""
     label, curves = risk_curves(group)
     if not curves:
         return []

@@ -113,8 +113,7 @@ def studies_of(results: Sequence[RunData]) -> list[Path]:
 
 
 def _as_cells(collected: finished_runs.CollectedRuns) -> None:
-    """Order the runs in a study's folder as its cells, with their names: a run of several cells with equal configs is
-    there once for each. Leave out runs that are no cell."""
+    """Order a study's runs as its cells, with their names, each run once for each cell; leave out those of no cell."""
     by_folder: dict[Path | None, list[RunData]] = {}
     for result in collected.results:
         by_folder.setdefault(None if result.folder is None else result.folder.parent, []).append(result)
@@ -154,8 +153,7 @@ def reusable(folder: StudyFolder, cells: Sequence[Cell], source: Path) -> list[C
 
 
 def reuse(folder: StudyFolder, cells: Sequence[Cell], source_study: Path) -> list[str]:
-    """Copy the `reusable` cells of the folder `source_study`, and return their names. Raises as `reusable` does, and
-    `RunFolderError` for a copy that cannot be written."""
+    """Copy the `reusable` cells of `source_study`; return their names. Raises as `reusable`, and `RunFolderError`."""
     return [
         cell.name for cell in reusable(folder, cells, source_study) if _take(folder, cell, source_study / cell.folder)
     ]
