@@ -19,7 +19,7 @@ from fedloom.results.plots.drawing import inline
 from fedloom.results.plots.palette import shortened
 from fedloom.results.report.class_results import majority_accuracy
 from fedloom.results.report.line_charts import Dots, draw_dots, panels_of
-from fedloom.results.report.markup import chart, chart_beside_facts
+from fedloom.results.report.markup import chart, chart_beside_skew
 
 
 def client_spread(rows: Sequence[ChartRow]) -> list[Markup]:
@@ -56,29 +56,7 @@ def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:
     )
     svg = inline(partial(draw_holdings, counts, classes, owners(scenario)), name, "Who holds what", label)
     picture = chart([svg], "Who holds what", f"{caption} {mark}: {largest:,} samples; {shown} clients.".strip())
-    return chart_beside_facts(picture, "Skew figures", _skew(scenario))
-
-
-def _skew(scenario: dict[str, Any]) -> list[tuple[str, str]]:
-    def times(value: float | None) -> str:
-        return "unbounded: one is empty" if value is None else f"{value:.1f} ×"
-
-    samples = " / ".join(f"{scenario[f'{split}_samples']:,}" for split in ("train", "val", "test"))
-    pairs = [
-        ("Mean total variation between clients", f"{scenario['total_variation']:.2f} of 1"),
-        ("Classes held by a client", f"{scenario['classes_per_client']:.1f} of {len(scenario['classes'])}"),
-        ("Largest to smallest client", times(scenario["size_ratio"])),
-        ("Largest to smallest class", times(scenario["imbalance"])),
-        ("Samples to train / validate / test", samples),
-    ]
-    if scenario.get("feature_shift") is not None:
-        pairs.append(("Domains apart, in standard deviations", f"{scenario['feature_shift']:.2f}"))
-    if scenario["empty_clients"]:
-        pairs.append(("Clients without samples", str(scenario["empty_clients"])))
-    if scenario["empty_classes"]:
-        names = ", ".join(scenario["classes"][c] for c in scenario["empty_classes"])
-        pairs.append(("Classes that nobody holds", names))
-    return pairs
+    return chart_beside_skew(picture, scenario)
 
 
 _WIDTH = 390.0  # CSS pixels at natural size

@@ -63,7 +63,7 @@ client_confusion: Piece = _element("client_confusion")
 choices: Piece = _element("choices")
 paragraph: Piece = _element("paragraph")
 grid: Piece = _element("grid")
-chart_beside_facts: Piece = _element("chart_beside_facts")
+chart_beside_skew: Piece = _element("chart_beside_skew")
 svg: Piece = _element("svg")
 
 _cell_of = partial(partial, render_macro, "cells.html")

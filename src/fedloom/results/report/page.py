@@ -1,6 +1,6 @@
 """The report page: sections in order, one file, no network. Its first sentences warn of classes that no row finds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
@@ -83,18 +83,9 @@ def majority_sentences(groups: Sequence[Group]) -> list[str]:
 
 
 # Keys of a scenario that every scenario has, or that say little about it.
-_PLAIN_SCENARIO = {
-    "source",
-    "partition",
-    "clients",
-    "val",
-    "seed",
-    "min_samples",
-    "max_draws",
-    "path",
-    "verify",
-    "offline",
-}
+_PLAIN_SCENARIO = frozenset(
+    ["source", "partition", "clients", "val", "seed", "min_samples", "max_draws", "path", "verify", "offline"]
+)
 
 _MAJORITY = "is not above the"  # of the diagnostic that the page's first lines replace
 _LEAK = "`group: none`"  # of the diagnostic of a leak, which is shown at the head of the page
@@ -185,24 +176,15 @@ def _paired(rows: Sequence[ChartRow]) -> list[Markup]:
 
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
     results = [result for group in groups for result in group.results]
-
-    def all_of(pick: Callable[[RunData], object], between: str = ", ") -> str:
-        return between.join(dict.fromkeys(str(pick(result)) for result in results))
-
-    return [
-        ("Data", all_of(lambda r: r.numbers["source"])),
-        ("Clients", all_of(lambda r: r.numbers["clients"])),
-        ("Partition", all_of(lambda r: _partition(r.config), "; ")),
-        ("Model", all_of(lambda r: r.numbers["model"])),
-        ("Rounds", all_of(lambda r: r.numbers["rounds"])),
-        ("Protocol", all_of(lambda r: r.numbers["protocol"])),
-        ("Seeds", all_of(lambda r: r.numbers["seed"])),
-        *(
-            [("Attack", all_of(lambda r: attack_words(r.numbers) or "none"))]
-            if any(g.row["attack"] for g in groups)
-            else []
-        ),
-    ]
+    keys = {"Data": "source", "Clients": "clients", "Partition": "", "Model": "model", "Rounds": "rounds"}
+    keys |= {"Protocol": "protocol", "Seeds": "seed"}
+    values = {
+        words: [str(r.numbers[key]) if key else _partition(r.config) for r in results] for words, key in keys.items()
+    }
+    if any(group.row["attack"] for group in groups):
+        values["Attack"] = [attack_words(r.numbers) or "none" for r in results]
+    between = {"Partition": "; "}
+    return [(words, between.get(words, ", ").join(dict.fromkeys(of))) for words, of in values.items()]
 
 
 def _partition(config: dict[str, Any]) -> str:
