@@ -184,7 +184,13 @@ class FlowerKeys(TypedDict, total=False):
     join_timeout: float
     """Seconds in which nodes may join before the first round."""
     node_timeout: float
-    """Seconds that a node has to join when asked; doubled each time."""
+    """Seconds in which a node that joins must move; doubled each time."""
+    heartbeat: float
+    """Seconds after which a node that works tells how far it is."""
+    stall_seconds: float
+    """Seconds without movement after which a client is asked once more, and then left out."""
+    part_bytes: int
+    """Bytes of the largest part in which a payload travels."""
     idle_seconds: float
     """Seconds without a message after which a node ends the process that keeps its data."""
     max_failures: Literal["auto"] | int

@@ -12,6 +12,7 @@ from fedloom.core.errors import ClientError
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.in_process import run_in_process
+from fedloom.flower.links import Links
 from fedloom.flower.node_registry import FederationError, NodeRegistry
 from fedloom.flower.server import serve
 from fedloom.flower.status import StatusWriter, read_status
@@ -190,7 +191,8 @@ class Crowd:
 def registry_of(config, transport, board):
     identity = JoinRequest(run="ab", fingerprint=config.fingerprint(), version=__version__)
     scenario = config.scenario.build(config.seed)
-    return NodeRegistry(transport, identity, scenario, board, lambda text: None, NodeBindings(None), 150.0)
+    links = Links(transport, config.flower, board)
+    return NodeRegistry(links, identity, scenario, board, lambda text: None, NodeBindings(None), 150.0)
 
 
 def test_thousands_of_strangers_are_asked_in_parts_and_seldom_again(nodes_of, tmp_path, monkeypatch):

@@ -52,7 +52,7 @@ def world(tmp_path, nodes_of):
     message = next(m for m in sent if (r := read(m, Request, MAX_REQUEST)).do == "train" and r.client == 1)
     node = Counting(config, 1, tmp_path / "states", config.scenario.build(config.seed))
     parts = Parts.of(message.body, PART)
-    update = {"job": "first", "parts": parts, "wait": 0.0}
+    update = {"job": "first", "parts": parts, "part": None, "wait": 0.0}
     return node, read(message, TrainRequest).model_copy(update=update), message.body, tmp_path / "states"
 
 

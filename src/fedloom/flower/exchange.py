@@ -15,16 +15,15 @@ from fedloom.evaluation import Evaluator, MetricStates
 from fedloom.evaluation.intervals import linear_values, with_sums
 from fedloom.flower import wire
 from fedloom.flower.checks import check_scored
+from fedloom.flower.links import Links, Stalled
 from fedloom.flower.node_registry import NodeRegistry
 from fedloom.flower.status import MAX_NAMED, LogRecord, StatusWriter, client_list
-from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
 from fedloom.flower.upload_checks import UploadReader
 from fedloom.flower.wire import MAX_FACTS, AnyJob, Message, MessageError
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.runs.config.sections import FlowerConfig
 
 _REPORT_SECONDS = 10.0  # between two reports on the clients that a round waits for
-_GRACE_SECONDS = 30.0  # that a request outlives its round
 _LONGEST_PAUSE = 64  # rounds
 _FLOAT = 26  # characters of a number in JSON, with a comma: "-1.7976931348623157e+308, "
 _COUNT = 19  # of a count up to 2^53: "9007199254740992, "
@@ -47,11 +46,11 @@ class Pauses:
             self._pauses[client] = rounds, round_ + rounds
         return self._pauses[client][1]
 
-    def late_sentence(self, clients: Sequence[int], seconds: float, round_: int) -> str:
+    def late_sentence(self, clients: Sequence[int], seconds: float, round_: int, positions: Mapping[int, str]) -> str:
         """Pause `clients` that have not answered within `seconds` of a round; return a sentence on them."""
         next_rounds = {client: self.pause(client, round_) for client in clients}
         paused = [f"client {client} in round {until}" for client, until in next_rounds.items() if until > round_ + 1]
-        text = f"continues without clients {client_list(clients)}: no answer within {seconds:g} s"
+        text = f"continues without clients {clients_at(clients, positions)}: no answer within {seconds:g} s"
         return f"{text}; next asked: {', '.join(paused[:MAX_NAMED])}" if paused else text
 
     def end_pause(self, client: int) -> None:
@@ -65,23 +64,30 @@ class Pauses:
         return sorted(sorted(waiting, key=lambda client: (-self._pauses[client][0], client))[: max(spare, 0)])
 
 
+def clients_at(clients: Sequence[int], positions: Mapping[int, str]) -> str:
+    """Return client ids as text, and how far each is, if that is known: "1, 2 (training 60 %)"."""
+    named = [f"{client} ({positions[client]})" if positions.get(client) else str(client) for client in clients]
+    return client_list(named)
+
+
 class Exchange:
     """Sends the jobs of a round and collects the replies.
     note: called with reports on lost, late and missing clients. on_poll: called after every look at the nodes."""
 
     def __init__(
         self,
-        transport: Transport,
+        links: Links,
         registry: NodeRegistry,
         config: FlowerConfig,
         status: StatusWriter,
         note: Callable[[str], None],
         on_poll: Callable[[], None],
     ) -> None:
-        self._transport, self._registry, self._config = transport, registry, config
+        self._links, self._registry, self._config = links, registry, config
         self._status, self._note, self._on_poll, self._pauses = status, note, on_poll, Pauses()
         # The last payload and its bytes: one that several clients of a round get is serialised once.
         self._last_body = Record(), to_bytes({})
+        self._late: dict[str, tuple[int, int, float]] = {}  # of requests that came to nothing: client, round, beginning
 
     def replies(self, jobs: Mapping[int, AnyJob], upload_limit: int) -> Iterator[tuple[int, Message | str]]:
         """Yield the replies to `jobs`, by client, as they arrive, until all are there or the time is over; text says
@@ -96,8 +102,8 @@ class Exchange:
         if isinstance(job, NewcomerJob):
             purpose = f"tests on clients that never train, after round {round_}"
         # Set before anything is sent, because a node may answer at once.
-        self._transport.reply_limit = SMALL_REPLY_BYTES + upload_limit
-        unsent, pending, resent = dict(jobs), dict[str, int](), set[int]()  # pending: clients by message id
+        self._links.allow(upload_limit)
+        unsent, pending, resent = dict(jobs), dict[str, int](), set[int]()  # pending: clients by request
         paused = self._pauses.skipped_clients(jobs, round_, spare=len(jobs) - minimum)
         for client in paused:
             del unsent[client]
@@ -115,11 +121,12 @@ class Exchange:
             for client in self._online(unsent):
                 pending[self._send(client, unsent.pop(client), max(seconds - (time.monotonic() - began), 0.0))] = client
             self._status.set_wait(purpose, [*unsent, *pending.values()], seconds - (time.monotonic() - began))
-            for message_id, reply in self._transport.receive(pending):
-                if message_id not in pending:
-                    continue  # a reply that comes twice counts once
-                client = pending.pop(message_id)
-                if isinstance(reply, str) and client not in resent:
+            for name, reply in self._links.receive([*pending, *self._late]):
+                if name in self._late:
+                    self._report_late(name, reply)
+                    continue
+                client = pending.pop(name)
+                if isinstance(reply, str) and not isinstance(reply, Stalled) and client not in resent:
                     resent.add(client)
                     unsent[client] = jobs[client]
                     text = f"the request to client {client} is lost, and is sent once more: {printable(reply)}"
@@ -127,6 +134,8 @@ class Exchange:
                 else:
                     if isinstance(reply, Message):
                         self._pauses.end_pause(client)
+                    elif isinstance(reply, Stalled):
+                        self._pauses.pause(client, round_)
                     reply_count += 1
                     yield client, reply
                 del reply  # large: release it before the next wait
@@ -139,15 +148,25 @@ class Exchange:
                 last_report = now
                 waiting = self._status.named(sorted([*unsent, *pending.values()]))
                 self._report(f"waiting for clients {waiting}, {seconds - (now - began):.0f} s more", "waiting", round_)
-            time.sleep(self._transport.poll_seconds)
+            time.sleep(self._links.transport.poll_seconds)
         self._last_body = {}, to_bytes({})  # large
         self._status.clear_wait()
-        self._report_missing({*unsent}, [*pending.values()], seconds, round_)
+        positions = {client: self._links.position(name) for name, client in pending.items()}
+        for name, client in pending.items():
+            self._links.close(name)
+            self._late[name] = client, round_, began
+        self._report_missing({*unsent}, positions, seconds, round_)
 
-    def _report_missing(self, unsent: set[int], pending: list[int], seconds: float, round_: int) -> None:
+    def _report_late(self, name: str, reply: Message | str) -> None:
+        client, round_, began = self._late.pop(name)
+        if isinstance(reply, Message):
+            seconds = f"{time.monotonic() - began:.0f} s of {self._config.round_timeout:g} s"
+            self._report(f"client {client} answered too late ({seconds})", "late", round_, client)
+
+    def _report_missing(self, unsent: set[int], pending: Mapping[int, str], seconds: float, round_: int) -> None:
         late = sorted([*pending, *self._online(unsent)])
         if late:
-            self._report(self._pauses.late_sentence(late, seconds, round_), "late", round_)
+            self._report(self._pauses.late_sentence(late, seconds, round_, pending), "late", round_)
         never_joined = self._registry.absence_reasons().keys()
         for reason, clients in (
             ("they have not joined", sorted(unsent & never_joined)),
@@ -171,8 +190,7 @@ class Exchange:
             self._last_body = payload, body
         node = self._registry.node_of(client)
         assert node is not None, "jobs are sent to clients that are online"
-        # A request that expired just before the round ends would look lost, and be sent again.
-        return self._transport.send(node, request.to_message(body), seconds + _GRACE_SECONDS)
+        return self._links.send(node, request, body, seconds)
 
 
 def facts_limit(evaluator: Evaluator, tests: int | None = None) -> int:

@@ -8,9 +8,9 @@ from fedloom.core.errors import FedloomError, printable, short_repr
 from fedloom.data import Scenario
 from fedloom.flower.bindings import NodeBindings, WrongClientError
 from fedloom.flower.findings import clock_difference
+from fedloom.flower.links import Links, Stalled
 from fedloom.flower.node_data import ChannelMoments, ClientMoments, Ranges, Scale
 from fedloom.flower.status import Absence, LogRecord, NodeStatus, StatusWriter, client_list
-from fedloom.flower.transport import Transport
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, read_reply
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0  # seconds until a node is asked again; the pause doubles each time
@@ -63,7 +63,7 @@ class Absences:
         }
 
     def patience(self, node: int, seconds: float) -> float:
-        """Return the seconds that a node has to answer: doubled each time, because reading its data may take long."""
+        """Return the seconds for which a node may stand still: doubled each time it was asked in vain."""
         return _doubled(seconds, self._entries[node].attempts if node in self._entries else 0)
 
     def first_absences(self) -> list[Absence]:
@@ -89,7 +89,6 @@ class FederationError(FedloomError):
 class _PendingJoin:
     node: int
     sent: float  # monotonic seconds
-    patience: float  # seconds that the node has to answer
 
 
 class NodeRegistry:
@@ -100,7 +99,7 @@ class NodeRegistry:
 
     def __init__(
         self,
-        transport: Transport,
+        links: Links,
         identity: JoinRequest,
         scenario: Scenario,
         status: StatusWriter,
@@ -109,7 +108,7 @@ class NodeRegistry:
         node_timeout: float,
         measured: int = 0,
     ) -> None:
-        self._transport, self.identity, self._status, self._note = transport, identity, status, note
+        self._links, self.identity, self._status, self._note = links, identity, status, note
         self._node_timeout = node_timeout
         self._training_clients, self._classes, self._measured = scenario.clients, scenario.class_names, measured
         parts = [scenario] if scenario.newcomers is None else [scenario, scenario.newcomers]
@@ -117,7 +116,7 @@ class NodeRegistry:
         self._sizes = None if scenario.remote else [size for part in parts for size in part.train.sizes.tolist()]
         self._refused: dict[int, str] = {}  # clients that are refused for the rest of the run, and why
         self._bindings = bindings
-        self._join_requests: dict[str, _PendingJoin] = {}  # by message id
+        self._join_requests: dict[str, _PendingJoin] = {}  # by name
         self._contacted: set[int] = set()  # nodes that were asked to join since they came online
         self._node: dict[int, int] = {}  # by client
         self._joined: dict[int, JoinReply] = {}
@@ -128,18 +127,14 @@ class NodeRegistry:
 
     def poll(self) -> None:
         """Read replies, and ask new nodes, and nodes that are due again, to join. Does not wait."""
-        self._online = self._transport.nodes()
+        self._online = self._links.transport.nodes()
         self._contacted &= self._online  # a node that returns may have another client, or another disk
         self._members &= self._online
         self._receive_replies()
-        now = time.monotonic()
-        for message_id, request in [*self._join_requests.items()]:
-            is_online = request.node in self._online
-            if not is_online or now - request.sent >= request.patience:
-                del self._join_requests[message_id]
-                if is_online:
-                    reason = f"it did not answer within {request.patience:g} s when asked to join (flower.node_timeout)"
-                    self._leave_out(request, reason)
+        for name, request in [*self._join_requests.items()]:
+            if request.node not in self._online:
+                del self._join_requests[name]
+                self._links.forget(name)
         self._send_join_requests(time.monotonic())
         self._receive_replies()
         self._bindings.flush()
@@ -159,14 +154,13 @@ class NodeRegistry:
         for node in sorted(candidates, key=lambda node: (node not in former, node in due, node))[:_MAX_NEW_NODES]:
             self._contacted.add(node)
             patience = self._absences.patience(node, self._node_timeout)
-            message_id = self._transport.send(node, self.identity.to_message(), patience)
-            self._join_requests[message_id] = _PendingJoin(node, now, patience)
+            name = self._links.send(node, self.identity, stall=patience)
+            self._join_requests[name] = _PendingJoin(node, now)
 
     def _receive_replies(self) -> None:
-        while self._join_requests and (replies := list(self._transport.receive(self._join_requests))):
-            for message_id, reply in replies:
-                if message_id in self._join_requests:  # a reply that comes twice counts once
-                    self._register(self._join_requests.pop(message_id), reply)
+        while self._join_requests and (replies := list(self._links.receive(self._join_requests))):
+            for name, reply in replies:
+                self._register(self._join_requests.pop(name), reply)
 
     def absence_reasons(self) -> dict[int, str]:
         """Return the clients that have never joined, with the reason as far as it is known."""
@@ -244,7 +238,7 @@ class NodeRegistry:
                 last_report = now
                 text = f"waiting for the nodes of clients {client_list(missing)}, {remaining:.0f} s more"
                 self._note(LogRecord(text, "waiting"))
-            time.sleep(self._transport.poll_seconds)
+            time.sleep(self._links.transport.poll_seconds)
 
     def _explain(self, clients: Sequence[int]) -> str:
         reasons = self._absences.by_client()
@@ -254,6 +248,8 @@ class NodeRegistry:
     def _register(self, request: _PendingJoin, message: Message | str) -> None:
         client, node = None, request.node
         try:
+            if isinstance(message, Stalled):
+                raise MessageError(f"{message} when asked to join (flower.node_timeout)")
             if isinstance(message, str):
                 raise MessageError(message)
             reply = read_reply(message, JoinReply)
@@ -261,14 +257,14 @@ class NodeRegistry:
             if isinstance(reply, ErrorReply):
                 name = f"client {reply.client}"
                 reason = reply.error if reply.client < 0 or name in reply.error else f"{name}: {reply.error}"
-                if self._transport.in_process:  # it cannot be repaired while the run waits
+                if self._links.transport.in_process:  # it cannot be repaired while the run waits
                     raise FederationError(printable(reason))
                 raise MessageError(reason)
-            binding = reply.client, self._transport.key_of(node), reply.token
-            if client is not None and not self._transport.in_process:
+            binding = reply.client, self._links.transport.key_of(node), reply.token
+            if client is not None and not self._links.transport.in_process:
                 self._bindings.check(*binding)
             self._check(reply)
-            if not self._transport.in_process:
+            if not self._links.transport.in_process:
                 self._bindings.claim(*binding)
         except MessageError as error:
             self._leave_out(request, str(error), error.client if isinstance(error, WrongClientError) else client)

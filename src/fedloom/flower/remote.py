@@ -19,10 +19,11 @@ from fedloom.engine.serial import Engine, Jobs
 from fedloom.evaluation import MetricStates
 from fedloom.flower.checks import References, UploadNorm, shares_too_large, upload_norms
 from fedloom.flower.exchange import Exchange, LostReplyError, ReplyReader, facts_limit
+from fedloom.flower.links import Links
 from fedloom.flower.node_data import FEWEST, stand_in_views
 from fedloom.flower.node_registry import FederationError, NodeRegistry
 from fedloom.flower.status import LogRecord, StatusWriter, client_list
-from fedloom.flower.transport import BYTES_PER_CHARACTER, Transport
+from fedloom.flower.transport import BYTES_PER_CHARACTER
 from fedloom.flower.upload_checks import UploadReader
 from fedloom.flower.wire import MAX_FACTS, AnyJob, Message, MessageError
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic
@@ -40,7 +41,7 @@ class RemoteEngine(Engine):
 
     def __init__(
         self,
-        transport: Transport,
+        links: Links,
         federation: Federation,
         worker: Worker,
         config: FlowerConfig,
@@ -57,7 +58,7 @@ class RemoteEngine(Engine):
         self._failures, self._refusals = 0, list[str]()  # of this round
         self._is_last, self._reported_unbounded = False, False
         self._replies = ReplyReader(self._uploads, worker, registry)
-        self._exchange = Exchange(transport, registry, config, status, note, self.update_sizes)
+        self._exchange = Exchange(links, registry, config, status, note, self.update_sizes)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
         """Yield one result for each client whose upload arrives in time and is accepted.

@@ -197,7 +197,6 @@ def main(arguments: list[str]) -> None:
             if _receive(connection) is not None:
                 _send(connection, _failure(node.client, error))
         return
-    inbox.close()  # what a killed process left
     threading.Thread(target=_listen, args=(path, listener, parent, inbox), daemon=True).start()
     inbox.work()
 

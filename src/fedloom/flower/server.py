@@ -18,6 +18,7 @@ from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.checks import shares_too_large
 from fedloom.flower.exchange import facts_limit
 from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
+from fedloom.flower.links import Links
 from fedloom.flower.logs import LogCallback
 from fedloom.flower.node_registry import NodeRegistry
 from fedloom.flower.remote import RemoteEngine
@@ -66,6 +67,7 @@ def serve(
     identity = JoinRequest(run=_name(out), fingerprint=config.fingerprint(), version=__version__)
     nodes, bindings, settings = node_data.node_source(config), NodeBindings(out, keys), config.flower
     status = StatusWriter(config, out)
+    links = Links(transport, settings, status)
     watchers = [LogCallback(identity.run), status, *callbacks]
 
     def say(text: str) -> None:
@@ -73,7 +75,7 @@ def serve(
             callback.on_note(config, text)
 
     def new_registry(scenario: Scenario, measured: int = 0) -> NodeRegistry:
-        return NodeRegistry(transport, identity, scenario, status, say, bindings, settings.node_timeout, measured)
+        return NodeRegistry(links, identity, scenario, status, say, bindings, settings.node_timeout, measured)
 
     registry = None
     if nodes is not None:
@@ -81,9 +83,7 @@ def serve(
         scale = node_data.Scale.read(out)
         if nodes.reported_features and scale is None:
             measured = len(nodes.reported_features)
-            registry = NodeRegistry(
-                transport, identity, scenario, status, say, bindings, settings.node_timeout, measured
-            )
+            registry = NodeRegistry(links, identity, scenario, status, say, bindings, settings.node_timeout, measured)
             registry.wait(range(scenario.clients), settings.min_clients, settings.join_timeout)
             scale = _pool_scale(registry, config, nodes, say)
         identity = identity.model_copy(update={"scale": scale})
@@ -108,7 +108,7 @@ def serve(
         status.begin(identity.run, federation.round)
         bindings.begin()
         joined = registry or new_registry(federation.scenario)
-        remote = RemoteEngine(transport, federation, worker, settings, status, note, joined, out)
+        remote = RemoteEngine(links, federation, worker, settings, status, note, joined, out)
         if registry is None:
             train = federation.scenario.train
             clients = [client for client in range(len(train)) if len(train[client])]

@@ -22,11 +22,13 @@ _MIN_CHUNK_BYTES = 1 << 16  # of every chunk of a body but the last
 class Transport(Protocol):
     """Carries messages between the server and its nodes.
     poll_seconds: pause between two polls for replies. reply_limit: bytes that a reply may have; a longer one is not
-    read. in_process: nodes run in this process, so no others can join, and one that cannot join ends the run."""
+    read. in_process: nodes run in this process, so no others can join, and one that cannot join ends the run.
+    resident: whether nodes that work answer with their progress, as those of a network do."""
 
     poll_seconds: float
     reply_limit: int
     in_process: bool
+    resident: bool
 
     def nodes(self) -> set[int]:
         """Return the ids of the nodes that are connected now."""
@@ -44,7 +46,7 @@ class Transport(Protocol):
 class InProcessTransport:
     """Calls nodes of this process, each when its reply is received."""
 
-    poll_seconds, reply_limit, in_process = 0.0, SMALL_REPLY_BYTES, True
+    poll_seconds, reply_limit, in_process, resident = 0.0, SMALL_REPLY_BYTES, True, True
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
         self._nodes = nodes
@@ -90,7 +92,7 @@ class ReplyBound:
         if client is not None:
             client._interceptors = (*client._interceptors, self)
             client._client.event_hooks["response"].append(self._check)
-        self._client = client
+        self._client, self.in_network = client, client is not None
 
     def begin(self, limit: int) -> None:
         """Begin with the next reply, which may have `limit` bytes."""
@@ -160,6 +162,7 @@ class GridTransport:
         self._grid, self.poll_seconds, self._keys = grid, poll_seconds, keys
         self.reply_limit = SMALL_REPLY_BYTES
         self._bound = ReplyBound(grid)
+        self.resident = self._bound.in_network
         self._key_of: dict[int, str] = {}
 
     def nodes(self) -> set[int]:
@@ -200,12 +203,13 @@ class GridTransport:
             raise
         except ReplyTooLarge as error:
             self._bound.drop()
-            return _unreadable(str(error))
+            return unusable(str(error))
         except Exception as error:  # Flower may raise anything for the bytes of a node
-            return _unreadable(f"Flower cannot read it ({type(error).__name__}: {printable(str(error)[:200])})")
+            return unusable(f"Flower cannot read it ({type(error).__name__}: {printable(str(error)[:200])})")
 
 
-def _unreadable(reason: str) -> Message:
+def unusable(reason: str) -> Message:
+    """Return what the server reads in place of a reply that it refuses."""
     return ErrorReply(run="", error=f"an unusable reply: {reason}").to_message()
 
 
@@ -217,4 +221,4 @@ def _message_of(reply: Any, limit: int) -> Message | str:
     except MessageError as error:
         return ErrorReply(run="", error=str(error)).to_message()
     length = len(message.facts) + len(message.body)
-    return _unreadable(f"{length:,} bytes; {limit:,} at most") if length > limit else message
+    return unusable(f"{length:,} bytes; {limit:,} at most") if length > limit else message

@@ -319,7 +319,14 @@ class FlowerConfig(Section, allow_inf_nan=False):
     )
     join_timeout: float = Field(300.0, gt=0, description="Seconds in which nodes may join before the first round.")
     node_timeout: float = Field(
-        150.0, gt=0, allow_inf_nan=False, description="Seconds that a node has to join when asked; doubled each time."
+        150.0, gt=0, allow_inf_nan=False, description="Seconds in which a node that joins must move; doubled each time."
+    )
+    heartbeat: float = Field(10.0, gt=0, description="Seconds after which a node that works tells how far it is.")
+    stall_seconds: float = Field(
+        120.0, gt=0, description="Seconds without movement after which a client is asked once more, and then left out."
+    )
+    part_bytes: int = Field(
+        1 << 24, ge=1 << 10, lt=1 << 40, description="Bytes of the largest part in which a payload travels."
     )
     idle_seconds: float = Field(
         900.0, gt=0, description="Seconds without a message after which a node ends the process that keeps its data."

@@ -1,0 +1,217 @@
+"""Requests over bad links: large bodies travel in parts, a node that works is asked again until its result is there,
+and a node that stands still is asked once more and then given up."""
+
+import io
+import math
+import secrets
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from fedloom.core.errors import printable
+from fedloom.flower import wire
+from fedloom.flower.status import StatusWriter
+from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport, unusable
+from fedloom.flower.wire import Message, MessageError, Parts, ProgressReply, Request
+from fedloom.runs.config.sections import FlowerConfig
+
+_GRACE_SECONDS = 30.0  # that a message outlives its round: one that expired just before would look lost
+_LONGEST_SECONDS = 43_200.0  # for which Flower keeps a message
+_IN_FLIGHT = 2  # messages with parts, so that one travels while a node starts to read the other
+
+
+class Stalled(str):
+    """Why a request was given up, although its message may still arrive."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    node: int
+    request: Request
+    body: bytes
+    parts: Parts
+    stall: float  # seconds
+    ends: float  # monotonic seconds
+    may_retry: bool
+    retried: bool = False  # since the node last moved
+    moved: float = field(default_factory=time.monotonic)  # when the node last moved
+    due: float = math.inf  # when it is asked again, or given up
+    in_flight: dict[str, int | None] = field(default_factory=dict)  # messages by id, with the part that each is about
+    superseded: set[str] = field(default_factory=set)  # messages that were sent again
+    phase: str = ""
+    fraction: float | None = None
+    detail: str = ""
+    last: ProgressReply | None = None
+    lacking: float = math.inf  # parts that the node lacks
+    result: io.BytesIO | None = None
+    result_parts: Parts | None = None
+    fetched: set[int] = field(default_factory=set)
+    received: int = 0  # bytes of the result
+    closed: bool = False
+
+    def position(self) -> str:
+        percentage = "" if self.fraction is None else f" {100 * self.fraction:.0f} %"
+        return f"{self.phase}{percentage}{self.detail and ', '}{self.detail}"
+
+
+class Links:
+    """Sends requests over a transport, and returns their results."""
+
+    def __init__(self, transport: Transport, config: FlowerConfig, status: StatusWriter) -> None:
+        self.transport, self._config, self._status = transport, config, status
+        self._requests: dict[str, _Request] = {}
+        self._body, self._parts = b"", Parts.of(b"", config.part_bytes)  # the last ones
+        self._upload_limit = 0
+
+    def allow(self, upload_limit: int) -> None:
+        """Set the bytes that a result may have in addition to small facts."""
+        self._upload_limit, self.transport.reply_limit = upload_limit, SMALL_REPLY_BYTES + upload_limit
+
+    def send(self, node: int, request: Request, body: bytes = b"", seconds: float = math.inf, stall: float = 0) -> str:
+        """Send a request with the bytes of a record, and return its name. seconds: after which it is worth nothing.
+        stall: seconds without movement after which it is given up; 0 takes those of the config, and asks once more."""
+        if body is not self._body:
+            self._body, self._parts = body, Parts.of(body, self._config.part_bytes)
+        name, may_retry = secrets.token_hex(8), not stall
+        if not stall:
+            stall = self._config.stall_seconds if self.transport.resident else math.inf
+        new = _Request(node, request, body, self._parts, stall, time.monotonic() + seconds, may_retry)
+        new.request = request.model_copy(update={"job": name, "wait": self._config.heartbeat, "parts": self._parts})
+        self._requests[name] = new
+        new.due = new.moved + stall
+        self._post(new, 0 if body else None)
+        return name
+
+    def receive(self, names: Collection[str]) -> Iterator[tuple[str, Message | str]]:
+        """Yield the results that are there, one at a time; text instead of a message says why there will be none."""
+        name_of = {message_id: name for name in names for message_id in self._requests[name].in_flight}
+        for message_id, reply in self.transport.receive(name_of):
+            name = name_of.get(message_id, "")
+            request = self._requests.get(name)
+            if request is None or message_id not in request.in_flight:
+                continue  # a reply that comes twice counts once
+            request.superseded.discard(message_id)
+            del request.in_flight[message_id]
+            result = self._advance(request, reply)
+            del reply  # large: release it before the next one
+            if result is not None:
+                self.forget(name)
+                yield name, result
+            del result
+        for name in names:
+            request = self._requests.get(name)
+            if request is not None and time.monotonic() >= request.due and (text := self._stalled(request)) is not None:
+                self.forget(name)
+                yield name, text
+
+    def forget(self, name: str) -> None:
+        """Drop a request."""
+        client = self._requests.pop(name).request.client
+        if client >= 0:
+            self._status.clear_progress(client)
+
+    def close(self, name: str) -> None:
+        """Ask no more about a request; its result counts only if it is on its way."""
+        self._requests[name].closed, self._requests[name].body = True, b""
+
+    def position(self, name: str) -> str:
+        """Return how far a request is, as text; empty if nothing was heard of it."""
+        return self._requests[name].position()
+
+    def _post(self, request: _Request, part: int | None, fetch: int | None = None) -> None:
+        update = {"part": part, "fetch": fetch or 0}
+        body = b"" if part is None else request.body[request.parts.span(part)]
+        seconds = min(max(request.ends - time.monotonic(), 0.0) + _GRACE_SECONDS, _LONGEST_SECONDS)
+        message = request.request.model_copy(update=update).to_message(body)
+        request.in_flight[self.transport.send(request.node, message, seconds)] = part if fetch is None else fetch
+
+    def _post_parts(self, request: _Request, missing: Collection[int], *, fetch: bool) -> None:
+        """Send, or fetch, parts that are not on their way, a few at a time."""
+        under_way = [part for name, part in request.in_flight.items() if name not in request.superseded]
+        waiting = [part for part in missing if part not in under_way]
+        most = _IN_FLIGHT if self.transport.resident else 1
+        for part in waiting[: max(0, most - len(under_way))]:
+            self._post(request, None if fetch else part, part if fetch else None)
+
+    def _moved(self, request: _Request, phase: str, fraction: float | None, detail: str = "") -> None:
+        request.moved, request.retried = time.monotonic(), False
+        request.due = request.moved + request.stall
+        request.phase, request.fraction, request.detail = printable(phase), fraction, printable(detail)
+        if request.request.client >= 0:
+            size, parts = request.parts.size, len(request.parts)
+            sent = size - int(size * min(request.lacking, parts) / max(parts, 1))
+            facts = request.phase, fraction, request.detail, request.received, sent
+            self._status.set_progress(request.request.client, *facts)
+
+    def _advance(self, request: _Request, reply: Message | str) -> Message | str | None:
+        """Take a reply into account; return the result of the request, or None if it goes on."""
+        if isinstance(reply, str):
+            return reply
+        try:
+            head = wire.read(reply, wire.AnyReply, len(reply.facts))
+            if head.kind == "progress":
+                return self._progressed(request, wire.read(reply, ProgressReply))
+            if head.kind == "failed" and (error := wire.read(reply, wire.ErrorReply)).lost:
+                return printable(error.error)
+            if head.parts is None or head.part is None or request.closed:
+                request.received, request.lacking = len(reply.body), 0
+                self._moved(request, "uploading", 1.0)
+                return reply
+            return self._collected(request, reply, head.parts, head.part)
+        except MessageError as error:
+            return unusable(str(error)) if request.result else reply  # whose reader says what is wrong with it
+
+    def _progressed(self, request: _Request, progress: ProgressReply) -> str | None:
+        last, needs = request.last, [part for part in progress.needs if part < len(request.parts)]
+        if request.closed:
+            return Stalled()
+        if last is not None and progress.seconds < last.seconds:
+            return f"its work ({request.position()}) was lost, as when its process is killed or the memory is full"
+        request.last = progress
+        if needs:
+            has_moved = len(needs) < request.lacking
+        else:
+            has_moved = last is None or (progress.phase, progress.fraction, progress.detail, progress.work) != (
+                (last.phase, last.fraction, last.detail, last.work)
+            )
+        if has_moved:
+            request.lacking = len(needs)
+            self._moved(request, progress.phase, progress.fraction, progress.detail)
+        if needs:
+            self._post_parts(request, needs, fetch=False)
+        elif not request.in_flight.keys() - request.superseded:
+            self._post(request, None)
+        return None
+
+    def _collected(self, request: _Request, reply: Message, parts: Parts, part: int) -> Message | None:
+        if parts.size > self._upload_limit or len(parts) > wire.MAX_PARTS:
+            return unusable(f"more than {self._upload_limit:,} bytes, or in too many parts; it was not read")
+        if request.result is None:
+            request.result, request.result_parts = io.BytesIO(), parts
+        if parts != request.result_parts or part >= len(parts) or len(reply.body) != parts.size_of(part):
+            return unusable("a part of another body than the one that was announced")
+        if part not in request.fetched:
+            request.fetched.add(part)
+            request.result.seek(parts.span(part).start)
+            request.result.write(reply.body)
+            request.received += len(reply.body)
+            self._moved(request, "uploading", len(request.fetched) / len(parts))
+        missing = [index for index in range(len(parts)) if index not in request.fetched]
+        if missing:
+            self._post_parts(request, missing, fetch=True)
+            return None
+        return Message(reply.facts, parts.checked(request.result.getvalue()))
+
+    def _stalled(self, request: _Request) -> str | None:
+        """Ask a node that stands still once more; return why it is given up after that."""
+        if request.may_retry and not (request.retried or request.closed):
+            request.retried, request.due = True, time.monotonic() + request.stall
+            again = [part for name, part in request.in_flight.items() if name not in request.superseded]
+            request.superseded = {*request.in_flight}
+            for part in again:
+                self._post(request, *((None, part) if request.result else (part, None)))
+            return None
+        seconds = time.monotonic() - request.moved
+        if not request.phase:
+            return Stalled(f"it did not answer within {seconds:.1f} s")
+        return Stalled(f"it has not moved for {seconds:.0f} s ({request.position()})")
