@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from command_line import call
-from fedloom.flower import transport
+from fedloom.flower import message
 from fedloom.flower.apps import export
 from fedloom.flower.processes import free_ports
 from flower_world import config_of
@@ -14,7 +14,7 @@ from flower_world import config_of
 
 @pytest.fixture
 def app(tmp_path, monkeypatch):
-    monkeypatch.setattr(transport, "version", lambda name: "1.42.0")
+    monkeypatch.setattr(message, "version", lambda name: "1.42.0")
     monkeypatch.chdir(tmp_path)
     export(config_of(), tmp_path / "app")
     return "app"

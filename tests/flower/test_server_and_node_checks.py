@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.flower import transport
+from fedloom.flower import message
 from fedloom.flower import up as module
 from fedloom.flower.apps import export
 from fedloom.flower.findings import disk_finding, kept_checkpoints
@@ -24,7 +24,7 @@ Usage = collections.namedtuple("Usage", "total used free")
 
 @pytest.fixture(autouse=True)
 def flower(monkeypatch):
-    monkeypatch.setattr(transport, "version", lambda name: "1.42.0")
+    monkeypatch.setattr(message, "version", lambda name: "1.42.0")
     monkeypatch.setattr(module, "executable", lambda name: f"/nowhere/{name}")
 
 
@@ -119,7 +119,7 @@ def test_another_version_of_fedloom_is_an_error_and_of_torch_a_warning(monkeypat
     assert other[0].text.endswith("install the same version everywhere: pip install 'fedloom==0.0.1'")
     python = here["python"].rpartition(".")[0] + ".99"
     assert [finding.level for finding in version_findings({**here, "python": python})] == ["ok"]
-    monkeypatch.setattr(transport, "version", lambda name: "1.99.0")
+    monkeypatch.setattr(message, "version", lambda name: "1.99.0")
     assert "fedloom is tested with 1.41 to 1.42" in errors(version_findings())["versions"]
 
 
