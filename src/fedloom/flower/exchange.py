@@ -46,11 +46,11 @@ class Pauses:
             self._pauses[client] = rounds, round_ + rounds
         return self._pauses[client][1]
 
-    def late_sentence(self, clients: Sequence[int], seconds: float, round_: int, positions: Mapping[int, str]) -> str:
-        """Pause `clients` that have not answered within `seconds` of a round; return a sentence on them."""
+    def late_sentence(self, clients: Sequence[int], named: str, seconds: float, round_: int) -> str:
+        """Pause `clients` that have not answered within `seconds` of a round; return a sentence on them as `named`."""
         next_rounds = {client: self.pause(client, round_) for client in clients}
         paused = [f"client {client} in round {until}" for client, until in next_rounds.items() if until > round_ + 1]
-        text = f"continues without clients {clients_at(clients, positions)}: no answer within {seconds:g} s"
+        text = f"continues without clients {named}: no answer within {seconds:g} s"
         return f"{text}; next asked: {', '.join(paused[:MAX_NAMED])}" if paused else text
 
     def end_pause(self, client: int) -> None:
@@ -62,12 +62,6 @@ class Pauses:
         # Only as many are skipped as a round can spare; the longest pauses mark the least reliable nodes.
         waiting = [client for client in clients if self._pauses.get(client, (0, 0))[1] > round_]
         return sorted(sorted(waiting, key=lambda client: (-self._pauses[client][0], client))[: max(spare, 0)])
-
-
-def clients_at(clients: Sequence[int], positions: Mapping[int, str]) -> str:
-    """Return client ids as text, and how far each is, if that is known: "1, 2 (training 60 %)"."""
-    named = [f"{client} ({positions[client]})" if positions.get(client) else str(client) for client in clients]
-    return client_list(named)
 
 
 class Exchange:
@@ -151,11 +145,10 @@ class Exchange:
             time.sleep(self._links.transport.poll_seconds)
         self._last_body = {}, to_bytes({})  # large
         self._status.clear_wait()
-        positions = {client: self._links.position(name) for name, client in pending.items()}
         for name, client in pending.items():
             self._links.close(name)
             self._late[name] = client, round_, began
-        self._report_missing({*unsent}, positions, seconds, round_)
+        self._report_missing({*unsent}, [*pending.values()], seconds, round_)
 
     def _report_late(self, name: str, reply: Message | str) -> None:
         client, round_, began = self._late.pop(name)
@@ -163,10 +156,10 @@ class Exchange:
             seconds = f"{time.monotonic() - began:.0f} s of {self._config.round_timeout:g} s"
             self._report(f"client {client} answered too late ({seconds})", "late", round_, client)
 
-    def _report_missing(self, unsent: set[int], pending: Mapping[int, str], seconds: float, round_: int) -> None:
+    def _report_missing(self, unsent: set[int], pending: list[int], seconds: float, round_: int) -> None:
         late = sorted([*pending, *self._online(unsent)])
         if late:
-            self._report(self._pauses.late_sentence(late, seconds, round_, pending), "late", round_)
+            self._report(self._pauses.late_sentence(late, self._status.named(late), seconds, round_), "late", round_)
         never_joined = self._registry.absence_reasons().keys()
         for reason, clients in (
             ("they have not joined", sorted(unsent & never_joined)),

@@ -114,16 +114,14 @@ class Links:
         """Ask no more about a request; its result counts only if it is on its way."""
         self._requests[name].closed, self._requests[name].body = True, b""
 
-    def position(self, name: str) -> str:
-        """Return how far a request is, as text; empty if nothing was heard of it."""
-        return self._requests[name].position()
-
     def _post(self, request: _Request, part: int | None, fetch: int | None = None) -> None:
         update = {"part": part, "fetch": fetch or 0}
         body = b"" if part is None else request.body[request.parts.span(part)]
-        seconds = min(max(request.ends - time.monotonic(), 0.0) + _GRACE_SECONDS, _LONGEST_SECONDS)
+        # A message that nobody has answered by then was sent again, or its request was given up.
+        seconds = min(max(request.ends - time.monotonic(), 0.0), 2 * request.stall) + _GRACE_SECONDS
         message = request.request.model_copy(update=update).to_message(body)
-        request.in_flight[self.transport.send(request.node, message, seconds)] = part if fetch is None else fetch
+        message_id = self.transport.send(request.node, message, min(seconds, _LONGEST_SECONDS))
+        request.in_flight[message_id] = part if fetch is None else fetch
 
     def _post_parts(self, request: _Request, missing: Collection[int], *, fetch: bool) -> None:
         """Send, or fetch, parts that are not on their way, a few at a time."""
@@ -171,9 +169,7 @@ class Links:
         if needs:
             has_moved = len(needs) < request.lacking
         else:
-            has_moved = last is None or (progress.phase, progress.fraction, progress.detail, progress.work) != (
-                (last.phase, last.fraction, last.detail, last.work)
-            )
+            has_moved = last is None or progress.model_copy(update={"seconds": last.seconds}) != last
         if has_moved:
             request.lacking = len(needs)
             self._moved(request, progress.phase, progress.fraction, progress.detail)
