@@ -51,7 +51,7 @@ test-flower: $(FLOWER)/.ready
 	FEDLOOM_REAL=1 $(FLOWER)/bin/python -m pytest tests/flower/test_grid.py tests/flower/test_replies.py \
 		tests/flower/test_up.py tests/flower/test_links.py tests/docs/test_deployment_examples.py \
 		tests/docs/test_deployment_typed.py \
-		-k "test_grid or test_replies or three_nodes and fedsc or hostile or sockets or bad_links or flowers_commands or typed"
+		-k "test_grid or test_replies or three_nodes and fedsc or hostile or sockets or killed_process or bad_links or flowers_commands or typed"
 	$(FLOWER)/bin/python -m pytest tests/engine/ray tests/runs/studies/test_on_ray.py
 
 test-flower-oldest:

@@ -94,6 +94,33 @@ def started_until_it_stays(there, client):
     raise AssertionError("the node never came in")
 
 
+def residents(folder):
+    """The processes that nodes below a folder keep."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = file.read_bytes()
+            if b"fedloom.flower.resident" in words and str(folder).encode() in words:
+                yield int(file.parent.name)
+
+
+def test_a_killed_process_of_a_node_is_named_and_costs_no_round(tmp_path):
+    waits = {"min_clients": 3, "round_timeout": 400.0, "heartbeat": 1.0, "part_bytes": 1 << 16}
+    config = config_of("scaffold", scenario=DEALT, rounds=3, local_epochs=200, evaluation={"every": 3}, flower=waits)
+    out = tmp_path / "real"
+    with LocalFederation(config, tmp_path / "there", insecure=True, port=None, say=print) as there:
+        process = there.run(out)
+        until((out / "checkpoint" / "round-000001").is_dir, 300)
+        until(lambda: any(n.progress and n.progress.phase == "training" for n in read_status(out).nodes), 200)
+        os.kill(next(residents(tmp_path)), signal.SIGKILL)
+        process.wait(400)
+        collect_result(out, there.processes)
+        log = there.processes.log("run").read_text()
+    assert "is lost, and is sent once more" in log
+    run(config, out=tmp_path / "simulated")
+    assert final(out, 3) == final(tmp_path / "simulated", 3)
+    until(lambda: not [*residents(tmp_path)], 20)
+
+
 class Counted(LocalFederation):
     """Its nodes reach the SuperLink through a link that counts."""
 
