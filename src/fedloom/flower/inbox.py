@@ -52,7 +52,7 @@ class Inbox:
         except OSError as error:
             why = f"client {self._node.client}: parts of messages cannot be kept in {self._folder} ({error.strerror})"
             return self._node.failure(run, DataError(f"{why}; free space, or mend the disk")).to_message()
-        except MessageError as error:
+        except Exception as error:  # also a bug, which the server must hear of
             return self._node.failure(run, error).to_message()
 
     def work(self) -> None:
