@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 import fedloom
+from fedloom.core.registry import Registry
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.diagnosis.evidence import Needs
 from fedloom.methods import METHODS
@@ -54,7 +55,7 @@ def text() -> str:
     """Return the content of the file."""
     classes: dict[str, list[str]] = {}
     run = {name: field for name, field in RunConfig.model_fields.items() if name not in PARAMETERS}
-    options = {name: _options_of(name) for name in METHODS.names() if name.isidentifier()}
+    options = {name: _options_of(name) for name in _built_in(METHODS)}
     run_keys = list(_entries(run, "", classes))
     method_keys = [
         (name, _class(kind.__qualname__.replace(".", ""), kind, name, classes), "") for name, kind in options.items()
@@ -66,7 +67,7 @@ def text() -> str:
     ]
     _add(classes, "CompareKeys", several, "The same keys for several runs: each may be a list of values to compare.")
     scenario: dict[str, tuple[str, str]] = {}
-    parts = [registry.get(name) for registry in (SOURCES, PARTITIONS) for name in registry.names()]
+    parts = [registry.get(name) for registry in (SOURCES, PARTITIONS) for name in _built_in(registry)]
     for model in (ScenarioConfig, *parts):
         for name, kind, description in _entries(fields_of(model), "scenario", classes):
             before = scenario.get(name, ("", ""))
@@ -76,6 +77,10 @@ def text() -> str:
     _add(classes, "ScenarioKeys", entries, "Keys of a scenario: those of all, and of the sources and partitions.")
     _class("NeedsKeys", Needs, "needs", classes)
     return _HEAD + "".join("\n" + "\n".join(lines) + "\n" for lines in classes.values())
+
+
+def _built_in(registry: Registry[Any]) -> list[str]:
+    return [name for name, entry in registry if entry.__module__.startswith("fedloom.")]
 
 
 def _options_of(method: str) -> type[BaseModel]:

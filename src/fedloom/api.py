@@ -14,6 +14,7 @@ from torch import nn
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
+from fedloom.core.plugins import with_plugins
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.text import split_names
 from fedloom.data.scenario import Scenario
@@ -81,7 +82,7 @@ def run(
     if isinstance(method, ScenarioConfig | Scenario):
         raise ConfigError("method is a scenario; write fl.run('fedavg', scenario), or fl.run(scenario=scenario)")
     watchers, user_scenario = callback_list(callbacks), scenario if isinstance(scenario, Scenario) else None
-    values = {"method": method, **keys, "scenario": scenario_section(scenario)}
+    values = with_plugins({"method": method, **keys, "scenario": scenario_section(scenario)})
     if is_python_object(model):
         config = parse(values)
         with reproducible_settings():
@@ -146,7 +147,7 @@ def compare(
             # A model is described for the shapes and classes of the first scenario, which no seed changes.
             data = user_scenario or parse({"scenario": sections[0]}).scenario.build(run_seed=0)
             model = with_user_models(model, data.train_set)
-    values = {**keys, "model": suited(model, user_scenario), "scenario": sections}
+    values = with_plugins({**keys, "model": suited(model, user_scenario), "scenario": sections})
     make = variants_with_references if references else variants
     configs = make(values, split_names(methods) if isinstance(methods, str) else methods, seeds)
     note_unused_options(dict(leaves(keys)), {config.method for config in configs})

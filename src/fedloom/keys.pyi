@@ -963,6 +963,9 @@ class RunKeys(TypedDict, total=False):
     """Section of the engine that runs the clients, or its name alone."""
     flower: FlowerKeys
     """Section of a federation over Flower."""
+    plugins: Mapping[str, str]
+    """Python files with parts of your own, as a list: [mine.py], relative to the config. A run stores their SHA-256 by
+    name, and a stored config loads none."""
     options: Mapping[str, Mapping[str, Any]]
     """Options of methods by method name; usually written as a section named after the method."""
     apfl: APFLOptions
@@ -1083,6 +1086,9 @@ class CompareKeys(TypedDict, total=False):
     """Section of the engine that runs the clients, or its name alone."""
     flower: FlowerKeys
     """Section of a federation over Flower."""
+    plugins: Mapping[str, str] | Sequence[Mapping[str, str]]
+    """Python files with parts of your own, as a list: [mine.py], relative to the config. A run stores their SHA-256 by
+    name, and a stored config loads none."""
     options: Mapping[str, Mapping[str, Any]]
     """Options of methods by method name; usually written as a section named after the method."""
     apfl: APFLOptions | Sequence[APFLOptions]

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
+from fedloom.core.plugins import with_plugins
 from fedloom.core.text import counted, split_names
 from fedloom.results.comparison import Comparison
 from fedloom.results.data_table import DataTable
@@ -88,7 +89,7 @@ class Study:
         values = {key: _plain(key, value) for key, value in {**of_study, **keys}.items() if value is not None}
         if methods is not None:
             values["methods"] = _plain("methods", split_names(methods) if isinstance(methods, str) else methods)
-        self._plan, self.folder = parse_study(values), expand_home(out)
+        self._plan, self.folder = parse_study(with_plugins(values)), expand_home(out)
         note_unused_options(dict(leaves(keys)), {cell.config.method for cell in self._plan.cells})
         jobs_of(self._plan, self._plan.cells)  # raises for the first mistake in any trial
 

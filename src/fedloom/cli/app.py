@@ -25,6 +25,7 @@ from fedloom.cli import publication as reproduce
 from fedloom.cli.diagnose import advise, diagnose
 from fedloom.core.console import console_of, listen_for_stop, raise_first_interrupt
 from fedloom.core.errors import ConfigError, FedloomError, StoppedError, printable
+from fedloom.core.plugins import load_plugin
 
 if TYPE_CHECKING:
     from fedloom.runs.run import Existing
@@ -50,8 +51,13 @@ def fedloom(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    plugin: Annotated[
+        list[Path] | None, typer.Option(help="A Python file with parts of your own, for any command; may be repeated.")
+    ] = None,
 ) -> None:
     """Federated learning on heterogeneous data: compare methods honestly, deploy what you compared."""
+    for file in plugin or ():
+        load_plugin(file)
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit(2)
@@ -255,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with raise_first_interrupt() as interrupts:
             typed_arguments = [*map(shared.expand_home_in, sys.argv[1:] if arguments is None else arguments)]
             # In standalone mode click would print errors and end the process itself.
-            code = app(args=typed_arguments, prog_name="fedloom", standalone_mode=False)
+            code = app(args=_plugins_first(typed_arguments), prog_name="fedloom", standalone_mode=False)
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where an error can still be reported
     except click.UsageError as error:
@@ -286,6 +292,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             shared.say(f"stopped{cause}{_how_to_resume(typed_arguments)}")
         code = 128 + number
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _plugins_first(arguments: Sequence[str]) -> list[str]:
+    """Put `--plugin FILE`, an option of all commands, before the command, whose parser does not know it."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    at = [index for index in range(end) if arguments[index] == "--plugin"]
+    moved = {*at, *(index + 1 for index in at), *(i for i in range(end) if arguments[i].startswith("--plugin="))}
+    return [
+        *(argument for index, argument in enumerate(arguments) if index in moved),
+        *(argument for index, argument in enumerate(arguments) if index not in moved),
+    ]
 
 
 _INTERRUPTED = 130  # what typer returns for a KeyboardInterrupt

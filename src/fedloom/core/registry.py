@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
+from fedloom.core import plugins
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 
 T = TypeVar("T")
@@ -40,13 +41,17 @@ class Registry(Generic[T]):
         """Return a decorator that registers a class or function. Raises `ConfigError` if the name is taken."""
 
         def add_entry(entry: T) -> T:
-            if name in self._entries and not _same_definition(self._entries[name], entry):
+            # a built-in entry of this name may be in a module that nobody has imported yet
+            is_foreign = plugins.loading and not getattr(entry, "__module__", self._home).startswith(self._home)
+            is_taken = name in self._entries or (is_foreign and self._is_built_in(name))
+            if is_taken and not _same_definition(self._entries[name], entry):
                 remedy = "choose another name"
                 raise ConfigError(f"{self.noun} '{name}' is registered already by {self._entries[name]!r}; {remedy}")
             named: Any = entry
             if hasattr(entry, "kind"):  # sources, partitions, skews and attacks name themselves in messages
                 named.kind = name
             self._entries[name] = entry
+            plugins.registrations += 1
             return entry
 
         return add_entry
@@ -102,6 +107,7 @@ class Registry(Generic[T]):
                 importlib.import_module(module.name)
             for plugin in self._plugins():
                 self._add(plugin)
+            plugins.loaded_plugins()
         except BaseException:
             self._loaded = False  # the next call must fail in the same way, not use half a registry
             raise

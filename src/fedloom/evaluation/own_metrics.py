@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import json_text
+from fedloom.core.plugins import loaded_plugins
 from fedloom.evaluation.metric import METRICS, Metric, MetricKinds, MetricStates, Predictions
 from fedloom.evaluation.metrics.basic import MeanOverSamples
 
@@ -69,6 +70,7 @@ def pickled_sources(names: Iterable[str], setting: str) -> dict[str, bytes]:
 
 def register_pickled(pickled: Mapping[str, bytes], setting: str) -> None:
     """Register metrics from `pickled_sources` in another process; `ConfigError` for one that cannot be imported."""
+    loaded_plugins()  # first, because a metric may be defined in one
     for name, source in pickled.items():
         try:
             register_metric(pickle.loads(source))  # noqa: S301 (bytes of the parent process)

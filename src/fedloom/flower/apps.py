@@ -11,6 +11,7 @@ import yaml
 from fedloom._version import __version__
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, RunFolderError, printable
 from fedloom.core.files import private_umask, write_atomic
+from fedloom.core.plugins import sources_of
 from fedloom.flower.logs import to_stdout
 from fedloom.flower.message import require_flower
 from fedloom.flower.server import serve
@@ -68,6 +69,9 @@ def export(config: RunConfig, folder: Path) -> list[Path]:
     resolved = config.resolved()
     if resolved["scenario"]["source"] == "given":
         raise ConfigError("data given in Python cannot be exported; describe them in the config, e.g. source: npz")
+    plugins = sources_of(config.plugins)
+    if plugins:
+        resolved["plugins"] = [*plugins]
     name = f"fedloom-{config.method}".replace("+", "-")
     templates = files(__package__) / "app_template"
     project, module = ((templates / file).read_text(encoding="utf-8") for file in ("pyproject.toml.in", "side.py.in"))
@@ -77,6 +81,7 @@ def export(config: RunConfig, folder: Path) -> list[Path]:
         f"{PACKAGE}/server.py": module.format(side="server", home="apps"),
         f"{PACKAGE}/client.py": module.format(side="client", home="resident"),
         CONFIG: yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True),
+        **{f"{PACKAGE}/{file}": text for file, text in plugins.items()},
     }
     for path, text in texts.items():
         write_atomic(folder / path, text)

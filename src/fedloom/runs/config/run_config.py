@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from fedloom.core import plugins
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
 from fedloom.core.files import one_line, parse_yaml, read_yaml
 from fedloom.data import SOURCES
@@ -41,7 +42,7 @@ _LR_OF_ADAM = 0.001  # Kingma & Ba 2015
 # config, and so of the fingerprint: folders of those versions resume.
 _LATER_KEYS = {
     "optimizer": ("betas", "eps", "decay"),
-    "": ("early_stopping", "drift", "flower", "share"),
+    "": ("early_stopping", "drift", "flower", "share", "plugins"),
     "checkpoint": ("keep_clients", "keep_clients_mib", "predictions"),
     "evaluation": ("metrics", "protocols", "scores_mib", "select_by", "decision", "intervals"),
 }
@@ -107,6 +108,12 @@ class RunConfig(Section):
         EngineChoice(), description="Section of the engine that runs the clients, or its name alone."
     )
     flower: sections.FlowerConfig = Field(sections.FlowerConfig(), description="Section of a federation over Flower.")
+    plugins: dict[str, str] = Field(
+        {},
+        description="Python files with parts of your own, as a list: [mine.py], relative to the config. A run stores "
+        "their SHA-256 by name, and a stored config loads none.",
+        examples=[["mine.py"]],
+    )
     options: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description="Options of methods by method name; usually written as a section named after the method.",
@@ -234,6 +241,7 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
 
 def _parsed(values: Mapping[str, Any]) -> RunConfig:
     plain = _with_preset_settings(values)
+    plugins.require_loaded(plain.get("plugins"))
     options = plain.pop("options", {})
     if not isinstance(options, Mapping):
         raise ConfigError(f"options = {short_repr(options)}: need {{method: {{key: value}}}}")
@@ -318,7 +326,7 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     phrases = drop_keys_of_former_kinds(former, values, typed)
     if phrases:
         _log.warning("note: %s", "; ".join(phrases))
-    return values
+    return plugins.with_plugins(values, Path() if path is None else path.parent)
 
 
 def _set_value(values: dict[str, Any], path: Sequence[str], value: Any, assignment: str) -> None:
