@@ -163,7 +163,8 @@ class Faults:
 
 def soak(federation: OverBadLinks, out: Path, seconds: float, rng: random.Random) -> dict[str, Any]:
     """Run for so many seconds, and return what happened."""
-    faults, process, began = Faults(federation, rng, 3600.0 / seconds), federation.run(out), time.monotonic()
+    hurry = min(3.0, 3600.0 / seconds)  # nodes need a minute to join again
+    faults, process, began = Faults(federation, rng, hurry), federation.run(out), time.monotonic()
     samples, last_look = list[dict[str, float]](), began
     while (now := time.monotonic()) - began < seconds:
         faults.step()

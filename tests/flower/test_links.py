@@ -6,7 +6,6 @@ import http.server
 import json
 import math
 import os
-import re
 import ssl
 import threading
 import time
@@ -149,12 +148,10 @@ def test_bad_links_cost_time_and_no_round_and_no_bit(tmp_path):
             time.sleep(0.2)
         result = collect_result(out, there.processes)
         log, lost = there.processes.log("run").read_text(), there.losses[2].lost
-        node = there.processes.log("node-000001").read_text()
     events = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    print(*events, f"{time.monotonic() - began:.0f} s", *re.findall(".*started again.*", node), sep="\n")
+    print(*events, f"{time.monotonic() - began:.0f} s", sep="\n")
     assert result.numbers["rounds"] == rounds
     assert lost == [kind for kind, _ in LOSSES]
-    assert "started again" in node
     assert all("client" in event["text"] for event in events if event["event"] == "waiting")
     run(config, out=tmp_path / "simulated")
     final = Path("checkpoint") / f"round-{rounds:06d}" / "server.safetensors"

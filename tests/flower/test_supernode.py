@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from fedloom.flower import supernode
-from fedloom.flower.supernode import report_heartbeats, supernode_options, supervise
+from fedloom.flower.supernode import change_requests, supernode_options, supervise
 
 # Arguments: the pipe, a folder, and what each start does in turn. Each start writes its id and its child's to `pids`.
 STUB = """
@@ -87,6 +87,8 @@ def test_a_node_is_left_alone_while_the_link_is_down(tmp_path):
 
 def test_an_interrupt_ends_the_node_with_its_children(tmp_path):
     def interrupt() -> str:
+        if not (tmp_path / "pids").exists():
+            return "it has not started its child yet"
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -98,7 +100,7 @@ def test_only_answered_heartbeats_are_reported(monkeypatch):
     status = {"/v1/fleet/send-node-heartbeat": 200, "/v1/fleet/pull-messages": 200, "/down/send-node-heartbeat": 503}
     monkeypatch.setattr(httpx.Client, "send", httpx.Client.send)  # restored afterwards
     pipe, reported = os.pipe()
-    report_heartbeats(reported)
+    change_requests(reported)
     transport = httpx.MockTransport(lambda request: httpx.Response(status[request.url.path]))
     with httpx.Client(transport=transport, base_url="http://superlink") as client:
         for path in status:
@@ -108,12 +110,32 @@ def test_only_answered_heartbeats_are_reported(monkeypatch):
     os.close(pipe)
 
 
+@pytest.mark.parametrize(
+    "text", ["_ssl.c:989: The handshake operation timed out", "[SSL: UNEXPECTED_EOF_WHILE_READING]"]
+)
+def test_a_broken_connection_is_no_reason_to_give_up_for_good(text, monkeypatch):
+    """Flower's rule is that an error is final if its text holds one of these words."""
+
+    def fail(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectTimeout("certificate verify failed" if request.url.path == "/wrong" else text)
+
+    monkeypatch.setattr(httpx.Client, "send", httpx.Client.send)  # restored afterwards
+    change_requests(-1)
+    with httpx.Client(transport=httpx.MockTransport(fail), base_url="https://superlink") as client:
+        with pytest.raises(httpx.ConnectTimeout) as caught:
+            client.post("/v1/fleet/pull-messages")
+        assert not any(word in str(caught.value).lower() for word in ("certificate", "ssl", "tls"))
+        assert str(caught.value.__cause__) == text
+        with pytest.raises(httpx.ConnectTimeout, match="certificate verify failed"):
+            client.post("/wrong")
+
+
 def test_a_node_whose_supervisor_was_killed_ends_at_its_next_heartbeat():
     code = """
 import httpx, os, time
-from fedloom.flower.supernode import report_heartbeats
+from fedloom.flower.supernode import change_requests
 pipe, reported = os.pipe()
-report_heartbeats(reported)
+change_requests(reported)
 os.close(pipe)
 with httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200))) as client:
     client.post("http://superlink/v1/fleet/send-node-heartbeat")

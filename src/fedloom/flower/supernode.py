@@ -1,8 +1,7 @@
 """A SuperNode under supervision, which is started again when it has ended or gone offline.
 
-After some broken connections, Flower's SuperNode gives up for good but keeps running. Only a heartbeat that the
-SuperLink has answered shows that it is online, so the SuperNode runs in this module (`python -m
-fedloom.flower.supernode PIPE OPTIONS`), which writes a byte to the file descriptor PIPE for each of them. When they
+The SuperNode runs in this module (`python -m fedloom.flower.supernode PIPE OPTIONS`), which writes a byte to the file
+descriptor PIPE for each heartbeat that the SuperLink has answered: nothing else shows that it is online. When they
 stop, the supervisor tests the connection itself. While that fails it leaves the SuperNode alone, which reconnects by
 itself and may hold a trained model. The SuperNode is replaced if the SuperLink answers the supervisor, but not it."""
 
@@ -116,15 +115,21 @@ def _watch(
             say(f"{silence}: {fault}")
 
 
-def report_heartbeats(pipe: int) -> None:
-    """From now on, write a byte to `pipe` for each answered heartbeat, and end when nobody reads it any more."""
+def change_requests(pipe: int) -> None:
+    """From now on, report each answered heartbeat on `pipe`, end when nobody reads it any more, and let Flower repeat
+    requests whose TLS connection broke: it gives up for good on any error whose text names TLS."""
     import httpx
 
     client: Any = httpx.Client
     send = client.send
 
     def send_and_report(self: Any, request: Any, **options: Any) -> Any:
-        response = send(self, request, **options)
+        try:
+            response = send(self, request, **options)
+        except httpx.TransportError as error:
+            if "certificate" in str(error).lower():  # a wrong one stays wrong
+                raise
+            raise type(error)("the connection broke", request=request) from error
         if request.url.path.endswith(_HEARTBEAT) and response.is_success:
             try:
                 os.write(pipe, b".")
@@ -138,7 +143,7 @@ def report_heartbeats(pipe: int) -> None:
 if __name__ == "__main__":
     descriptor = int(sys.argv.pop(1))
     os.set_inheritable(descriptor, False)  # the pipe must close when this process ends, and not when its children do
-    report_heartbeats(descriptor)
+    change_requests(descriptor)
     script, *_ = entry_points(group="console_scripts", name="flower-supernode")
     sys.argv[0] = script.name
     script.load()()
