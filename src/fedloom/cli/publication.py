@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from fedloom.cli import shared
 from fedloom.cli.comparisons import REPRODUCED, VALUES, Only, Plan, Workers, run_and_report, say_left_out, say_limits
 from fedloom.cli.shared import AllowMixed, AsJson, EvaluationName, Runs, print_json, print_lines, say
-from fedloom.core.errors import ConfigError, check_choice, printable, short_repr
+from fedloom.core.errors import ConfigError, DataError, check_choice, printable, short_repr
 from fedloom.core.files import json_text, write_atomic
 from fedloom.core.text import counted, seconds_text
 from fedloom.results.plots.palette import COLUMN, PAGE, PLOT_KINDS
@@ -220,7 +220,7 @@ def reproduce(
     if plan:
         _show_plan(recipe, study, cells, folder, chosen, as_json)
         return
-    from fedloom.papers.recipe import refuse_missing
+    from fedloom.papers.recipe import missing_sources
     from fedloom.runs.storage.folders import stopped_by_full_disk
     from fedloom.runs.studies.outcome import reusable
     from fedloom.runs.studies.outcome import reuse as copy_cells
@@ -231,7 +231,8 @@ def reproduce(
     study_folder.check(study)
     finished = {cell.folder for source_folder in reuse or () for cell in reusable(study_folder, cells, source_folder)}
     finished |= {cell.folder for cell in cells if study_folder.finished(cell.folder)}
-    refuse_missing([cell for cell in cells if cell.folder not in finished])
+    if missing := missing_sources([cell for cell in cells if cell.folder not in finished]):
+        raise DataError(f"{'; '.join(missing.values())}. Nothing was run; --only leaves columns out")
     if not allow_mixed:
         refuse_other_versions(study, study_folder, cells)
     with stopped_by_full_disk(folder):

@@ -71,8 +71,11 @@ def measure(recipe: Recipe, results: CellResults, changed: str = "", comparable:
             number = None if ours is None else float(f"{ours:.6g}")
             environment = None if result.folder is None else RunFolder(result.folder).read_json("env.json")
             machine = "not known" if environment is None else environment_line(environment)
-            how = _core_seconds(result), machine, changed, comparable
-            measurements.append(Measurement(*place, number, *how, _test_samples(value, result)))
+            # Other engines than the serial one know the wall-clock time of several cores.
+            spent, is_serial = result.numbers["seconds"], result.numbers["engine"].startswith("serial")
+            seconds = round(float(spent["train"] + spent["evaluate"]), 1) if is_serial else None
+            how = seconds, machine, changed, comparable, _test_samples(value, result)
+            measurements.append(Measurement(*place, number, *how))
     return measurements
 
 
@@ -122,13 +125,6 @@ def client_accuracy(client: int, result: RunData, name: str = "accuracy") -> flo
     """Return one client's accuracy in percent in the selected rounds of `result`; `name` may be another predictor's."""
     share = selected_accuracies(result, name).get(client)
     return None if share is None else 100 * share
-
-
-def _core_seconds(result: RunData) -> float | None:
-    """Seconds of one core; None for other engines than the serial one, which know the wall-clock time of several."""
-    if not result.numbers["engine"].startswith("serial"):
-        return None
-    return round(float(result.numbers["seconds"]["train"] + result.numbers["seconds"]["evaluate"]), 1)
 
 
 def _value_of(

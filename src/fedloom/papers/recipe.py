@@ -312,10 +312,3 @@ def missing_sources(cells: Sequence[Cell]) -> dict[str, str]:
         except DataError as error:
             errors.setdefault(scenario.source, {})[str(error)] = None
     return {name: "; ".join(messages) for name, messages in errors.items()}
-
-
-def refuse_missing(cells: Sequence[Cell]) -> None:
-    """Raise `DataError` if files are missing: which ones, in which layout, and where to get them."""
-    missing = missing_sources(cells)
-    if missing:
-        raise DataError(f"{'; '.join(missing.values())}. Nothing was run; --only leaves columns out")

@@ -39,12 +39,12 @@ class PictureNotes:
         self._counts[kind] += 1
         self._first.setdefault(kind, name)
 
-    def sentences(self, *, with_depth: bool = True) -> tuple[str, ...]:
-        """Return a sentence for each kind of oddity that occurred. with_depth: also on the number of levels."""
-        return tuple(sentence for _, _, sentence in self.by_kind(with_depth=with_depth))
+    def sentences(self) -> tuple[str, ...]:
+        """Return a sentence for each kind of oddity that occurred."""
+        return tuple(sentence for _, _, sentence in self.by_kind())
 
     def by_kind(self, *, with_depth: bool = True) -> list[tuple[str, int, str]]:
-        """Return kind, number of pictures and sentence of each kind that occurred; `with_depth` as for `sentences`."""
+        """Return kind, number of pictures and sentence of each kind that occurred. with_depth: also of levels."""
         counts = dict(self._counts)
         for kind in () if with_depth else ("deep", "window", "nifti"):
             counts.pop(kind, None)
