@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from fedloom.flower.in_process import run_in_process
 from fedloom.flower.inbox import Inbox
 from fedloom.flower.links import Links, Stalled
 from fedloom.flower.server import serve
@@ -68,6 +69,12 @@ def test_small_parts_give_the_bits_of_the_simulation(method, nodes_of, tmp_path)
     assert final(tmp_path / "out") == simulated(config, tmp_path)
     assert transport.largest <= PARTS["part_bytes"]
     assert all(node.bytes_up and node.bytes_down for node in read_status(tmp_path / "out").nodes)
+
+
+def test_nodes_of_one_process_get_whole_payloads(tmp_path):
+    config = config_of(flower=PARTS, rounds=2, evaluation={"every": 2})
+    run_in_process(config, out=tmp_path / "out")
+    assert final(tmp_path / "out") == simulated(config, tmp_path)
 
 
 def once_each(of, when):

@@ -71,7 +71,9 @@ class Links:
         """Send a request with the bytes of a record, and return its name. seconds: after which it is worth nothing.
         stall: seconds without movement after which it is given up; 0 takes those of the config, and asks once more."""
         if body is not self._body:
-            self._body, self._parts = body, Parts.of(body, self._config.part_bytes)
+            # A node of this process takes whole bodies.
+            part_bytes = max(1, len(body)) if self.transport.in_process else self._config.part_bytes
+            self._body, self._parts = body, Parts.of(body, part_bytes)
         name, may_retry = secrets.token_hex(8), not stall
         if not stall:
             stall = self._config.stall_seconds if self.transport.resident else math.inf
