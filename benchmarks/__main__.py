@@ -13,6 +13,7 @@ NAMES = (
     "federation_load",
     "soak",
     "hostile",
+    "lies",
     "privacy",
     "hundred_rounds",
     "paper_figures",

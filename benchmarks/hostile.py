@@ -218,14 +218,12 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 class Measured(References):
     """The bounds of a federation, which also note how near the largest honest upload came to them."""
 
-    nearest: ClassVar[float] = 0.0  # the largest ratio to the reference, over spread and relative number of samples
+    nearest: ClassVar[float] = 0.0  # the largest ratio to the reference, as a multiple that the bound of 5 limits
 
-    def excesses(self, norms: Any, samples: Any, sends: Any, max_ratio: float) -> dict[int, tuple[float, str]]:
-        excesses = super().excesses(norms, samples, sends, max_ratio)
-        tiny = 1e-9
-        for times, _ in References(items=self.items).excesses(norms, samples, sends, tiny).values():
-            Measured.nearest = max(Measured.nearest, tiny * times)
-        return excesses
+    def judge(self, norms: Any, samples: Any, sends: Any, max_ratio: float, rehearsed: Any) -> Any:
+        judged = super().judge(norms, samples, sends, max_ratio, rehearsed)
+        Measured.nearest = max([Measured.nearest, *(max_ratio * excess for excess, _ in judged.values())])
+        return judged
 
 
 def honest(method: str, name: str, rounds: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from benchmarks.data import RESULTS, Row, read_rows
 from benchmarks.tables.words import markdown
+from fedloom.flower.scores import OUTLYING
 
 Rows = list[Row]
 _PRICES: dict[str, tuple[int, Callable[[Row], Any]]] = {  # digits, and the value of a cell
@@ -20,6 +21,7 @@ _PRICES: dict[str, tuple[int, Callable[[Row], Any]]] = {  # digits, and the valu
     "members, upload": (2, lambda cell: cell["membership.upload"]),
     "members, global": (2, lambda cell: cell["membership.global"]),
 }
+_SETTINGS = {"ten nodes": "ten", "3 of 20": "3 of 20", "three nodes": "three", "two nodes": "two"}
 _BLIND = {  # the error of a guess without any upload
     "labels, round 1": "labels.first.uniform",
     "labels, round 20": "labels.first.uniform",
@@ -30,12 +32,15 @@ _BLIND = {  # the error of a guess without any upload
 
 def tables() -> dict[str, str]:
     """Return the tables by name."""
-    names = ("hostile", "median", "honest", "privacy", "privacy-labels", "privacy-stages")
-    hostile, median, honest, cells, labels, stages = (read_rows(RESULTS / f"{name}.csv.gz") for name in names)
+    names = ("hostile", "median", "honest", "lies", "privacy", "privacy-labels", "privacy-stages")
+    hostile, median, honest, lies, cells, labels, stages = (read_rows(RESULTS / f"{name}.csv.gz") for name in names)
     return {
         "hostile": attack_table(hostile),
         "median": attack_table(median),
         "honest": honest_table(honest),
+        "lies-ten": lies_table([row for row in lies if row["setting"] == "ten nodes"]),
+        "lies-small": lies_table([row for row in lies if row["setting"] in ("3 of 20", "three nodes", "two nodes")]),
+        "lies-honest": refusals_table([row for row in lies if row["attack"] is None and "accuracy" in row]),
         "prices": price_table(cells),
         "inputs": input_table(cells),
         "labels": label_table(labels),
@@ -68,6 +73,50 @@ def honest_table(rows: Rows) -> str:
         refused = sum(len(row["refused"]) for row in by_scenario.values())
         lines.append([method, *(f"{by_scenario[name]['largest']:.2f}" for name in scenarios), refused])
     return markdown(("method", *scenarios, "refused"), lines, " " + "r" * (len(scenarios) + 1))
+
+
+def lies_table(rows: Rows) -> str:
+    """Return a line per setting and lie, with a column per method: accuracy, and runs in which liars were detected."""
+    methods, lines = dict.fromkeys(row["method"] for row in rows), []
+    by_lie = _grouped(rows, lambda row: (row["setting"], row.get("attack")))
+    for (setting, lie), of_lie in sorted(by_lie, key=lambda pair: [*_SETTINGS].index(pair[0][0])):
+        cells = []
+        for method in methods:
+            attacked = {row["seed"]: row for row in of_lie if row["method"] == method}
+            honest = [
+                row.get("accuracy")
+                for row in rows
+                if (row["method"], row["setting"], row.get("attack")) == (method, setting, None)
+                and row["seed"] in attacked
+            ]
+            cells.append(_lie_cell([*attacked.values()], honest, named=lie not in (None, "absent")))
+        lines.append([_SETTINGS[setting], lie or "honest", *cells])
+    return markdown(("nodes", "lie", *methods), lines, "  " + "r" * len(methods))
+
+
+def _lie_cell(rows: Rows, honest: list[float | None], *, named: bool) -> str:
+    if not rows:
+        return "–"
+    accuracies = [row.get("accuracy") for row in rows]
+    text = "ended"
+    if None not in accuracies and None not in honest and honest:
+        text = f"{np.mean(accuracies):.1f}"  # type: ignore[arg-type]
+        text = f"**{text}**" if np.mean(accuracies) < np.mean(honest) - 5 else text  # type: ignore[arg-type]
+    refused = sum(row["refused"] > 0 for row in rows)
+    stood_out = sum(max((max(series) for series in row["deviations"]), default=0.0) >= OUTLYING for row in rows)
+    counts = ", ".join(f"{letter} {count}" for letter, count in (("r", refused), ("s", stood_out)) if count) or "0"
+    return f"{text} ({counts} of {len(rows)})" if named else f"{text} ({len(rows)})"
+
+
+def refusals_table(rows: Rows) -> str:
+    """Return a line per setting of honest runs: runs, refused uploads, and clients that stood out at any time."""
+    lines = []
+    for setting, of_setting in _grouped(rows, lambda row: row["setting"]):
+        deviations = [value for row in of_setting for value in row["honest_deviations"]]
+        named = sum(value >= OUTLYING for value in deviations)
+        refused = sum(row["honest_refused"] for row in of_setting)
+        lines.append([setting, len(of_setting), refused, f"{named} of {len(deviations)}", max(deviations)])
+    return markdown(("nodes", "runs", "refused", "standing out", "largest deviation"), lines, " rrrr")
 
 
 def price_table(cells: Rows) -> str:

@@ -201,7 +201,7 @@ class FlowerKeys(TypedDict, total=False):
     (source: nodes). `auto` is 2 / sqrt(clients of the round), at most 0.95. The bound acts from four clients on."""
     max_ratio: float | None
     """Largest size of an upload, as a multiple of the median client's, item by item (trees, heads, rows of class
-    tables, numbers), from four uploads on; null accepts any size."""
+    tables, numbers), in rounds of fewer than four also of earlier rounds; null accepts any size."""
     max_norm: float | None
     """Longest distance (L2) between weights that a client uploads and was sent, or null."""
 

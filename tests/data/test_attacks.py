@@ -15,7 +15,7 @@ from fedloom.data.views import Views
 from support import dataset
 
 LABELS = [0, 1, 2, 3, 0, 1, 2, 3, 3, 2, 1, 0]
-UPLOADS = ["sign-flip", "gaussian", "scaled", "alie"]
+UPLOADS = ["sign-flip", "gaussian", "scaled", "ipm", "alie"]
 
 
 def scenario(clients=4):
@@ -165,6 +165,13 @@ def test_noise_takes_the_place_of_the_change_and_comes_from_the_given_stream():
     found = made("gaussian", std=3.0).forge_upload(own, received, [own], now(seed=8))["model"]["w"]
     noise = np.random.default_rng(8).standard_normal(2)
     assert torch.allclose(found.double(), torch.tensor([1.0, 2.0]) + 3 * torch.from_numpy(noise), atol=1e-6)
+
+
+def test_inner_product_manipulation_by_hand():
+    """Changes 1 and 3 of the colluders, whose mean is 2: all send -4 times it."""
+    uploads = [{"model": {"w": torch.tensor([value])}} for value in (2.0, 4.0)]
+    forged = made("ipm", factor=4.0).forge_upload(uploads[0], {"model": {"w": torch.ones(1)}}, uploads, now(bad=2))
+    assert forged["model"]["w"].item() == 1 - 4 * 2
 
 
 def test_a_little_is_enough_by_hand():

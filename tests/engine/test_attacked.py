@@ -10,7 +10,7 @@ from fedloom.methods import METHODS
 from support import Recording, TinyBN, after, same_bits, world
 
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0, 2], [2, 3, 2, 1, 0, 2, 2], [0, 0, 3]]
-NAMES = ["sign-flip", "gaussian", "scaled", "alie"]
+NAMES = ["sign-flip", "gaussian", "scaled", "ipm", "alie"]
 
 
 def attacked(name, attack, bad=(1, 3), **options):

@@ -134,33 +134,78 @@ def test_trees_are_measured_by_their_change_and_everything_else_as_it_is():
     assert norms(upload) == {"row 0 of prototypes": 5.0, "row 2 of prototypes": 2.0, "scale": 10.0, "loss": 0.5}
 
 
-def refused(lengths, ratio=5.0, key="model", samples=None, references=None):
+def refused(lengths, ratio=5.0, key="model", samples=None, references=None, rehearsed=None):
     """The clients, numbered in order, whose uploads of these lengths are refused, with the reasons."""
-    items = {client: [UploadNorm(key, key, norm)] for client, norm in enumerate(lengths)}
+    lengths = lengths if isinstance(lengths, dict) else dict(enumerate(lengths))
+    items = {client: [UploadNorm(key, key, norm)] for client, norm in lengths.items()}
     samples = samples or dict.fromkeys(items, 10)
-    found = (references or References()).excesses(items, samples, SENDS, ratio)
-    return {client: reason for client, (_, reason) in found.items()}
+    first = {} if rehearsed is None else {key: (rehearsed, 10)}
+    judged = (references or References()).judge(items, samples, SENDS, ratio, first)
+    return {client: reason for client, (excess, reason) in judged.items() if excess > 1}
 
 
 def test_an_upload_is_refused_by_its_ratio_to_the_median():
-    """Lengths 1, 2, 3, 4 and 16: the median is 3, five times that 15. Twice the samples allow twice as much."""
+    """Lengths 1, 2, 3, 4 and 16: the median is 3, five times that 15. Four times the samples allow twice as much."""
     lengths = [1.0, 2.0, 3.0, 4.0, 16.0]
     too_large = "model is 5.33 times as large as the median client's, and at most 5 times is allowed (flower.max_ratio)"
     assert refused(lengths) == {4: too_large}
-    assert not refused(lengths, samples=dict.fromkeys(range(4), 10) | {4: 20})
-    assert not refused([1.0, 1.0, 1e9])  # three uploads bound nobody
+    assert not refused(lengths, samples=dict.fromkeys(range(4), 10) | {4: 40})
     assert list(refused([1.0] * 4 + [math.inf])) == [4]
     # A method may say that honest uploads lie further apart.
     assert not refused([1.0, 1.0, 1.0, 1.0, 14.0], key="wide")
     assert refused([1.0, 1.0, 1.0, 1.0, 14.0], ratio=4.0, key="wide")
 
 
-def test_the_reference_is_the_largest_median_so_far():
+def test_the_reference_falls_by_a_fifth_for_each_upload_of_a_client():
     usual = References()
     assert not refused([10.0] * 4, references=usual)
-    assert not refused([0.1] * 3 + [40.0], references=usual)  # 400 times the others, 4 times what was usual
+    assert not refused([0.1] * 3 + [39.0], references=usual)  # 390 times the others, 3.9 times what was usual
     assert usual.items == {"model": 10.0}
-    assert refused([51.0], references=usual)  # alone, against what was usual
+    assert list(refused([0.1] * 3 + [33.0], references=usual)) == [3]  # 10 * 0.8 ** 2 * 5 = 32
+    assert not refused({0: 0.1, 1: 0.1, 2: 0.1, 9: 49.0}, references=usual)  # its first upload
+
+
+def test_rounds_of_three_are_judged_by_each_other_and_by_those_before():
+    """The first six uploads may be twice as long; then one of three that is 5.5 times as long as usual is too long."""
+    assert list(refused([1.0, 1.0, 1e9])) == [2]
+    assert not refused([1.0, 1.0, 9.0])
+    usual = References()
+    assert not refused({0: 1.0, 1: 1.0, 2: 1.0}, references=usual)
+    assert not refused({3: 1.0, 4: 1.0, 5: 1.0}, references=usual)
+    assert list(refused({6: 5.5, 7: 5.5, 0: 1.0}, references=usual)) == [6, 7]  # colluders: a majority of the round
+    assert list(refused({8: 5.5}, references=usual)) == [8]
+
+
+def test_two_nodes_are_judged_by_the_rehearsal_and_then_by_the_last_round():
+    """Of 1 and 20 the rehearsal of 2 stands between, and allows 10 times as much, later 5 times."""
+    usual = References()
+    for round_ in range(20):  # what is usual follows the honest client down to a twentieth
+        honest = 0.86**round_
+        assert list(refused([honest, 21 * honest], references=usual, rehearsed=2.0)) == [1]
+    assert list(refused([1.0, 20.5])) == [1]  # without a rehearsal: twice the bound times the smaller one
+    assert not refused([1.0, 9.0])
+
+
+def test_a_client_that_is_alone_is_judged_by_its_own_past():
+    usual = References()
+    for round_ in range(60):
+        assert not refused([3.0 * 1.1**round_], references=usual, rehearsed=1.0)
+    assert refused([6.0 * 1.1**60 * 3], references=usual)
+
+
+def test_clients_of_other_sizes_are_compared_as_if_they_had_the_median_one():
+    """A norm grows with the root of the samples: 100 times as many allow 10 times as much."""
+    sizes = {0: 10, 1: 10, 2: 1000}
+    assert not refused([1.0, 1.0, 99.0], samples=sizes)  # 10 * 10 * 1, and _FIRST = 2
+    assert list(refused([1.0, 1.0, 101.0], samples=sizes)) == [2]
+
+
+def test_a_thousand_clients_are_remembered():
+    usual = References()
+    for client in range(0, 1200, 4):
+        refused(dict.fromkeys(range(client, client + 4), 1.0), references=usual)
+    assert len(usual.uploads) == len(usual.latest["model"]) == 1000
+    assert min(usual.uploads) == 200
 
 
 @pytest.mark.parametrize(
@@ -172,14 +217,16 @@ def test_private_uploads_are_not_compared(method, refused):
     sizes = {client: 1.0 if client < 3 else 1000.0 for client in range(4)}
     keys = ("model/body/change", "model/head/change", "prototypes/rows")
     norms = {client: [UploadNorm(key, key, size) for key in keys] for client, size in sizes.items()}
-    assert References().excesses(norms, dict.fromkeys(sizes, 10), sends, 5.0).keys() == refused
+    judged = References().judge(norms, dict.fromkeys(sizes, 10), sends, 5.0)
+    assert {client for client, (excess, _) in judged.items() if excess > 1} == refused
 
 
 def test_a_client_that_claims_all_rows_does_not_move_the_median():
     """Rows are compared with the median over clients of each client's own median, not over rows."""
     honest = {k: [UploadNorm("prototypes/rows", f"row {k} of prototypes", 1.0)] for k in range(4)}
     hostile = [UploadNorm("prototypes/rows", f"row {k} of prototypes", 100.0) for k in range(10)]
-    assert list(References().excesses(honest | {4: hostile}, dict.fromkeys(range(5), 10), SENDS, 5.0)) == [4]
+    judged = References().judge(honest | {4: hostile}, dict.fromkeys(range(5), 10), SENDS, 5.0)
+    assert [client for client, (excess, _) in judged.items() if excess > 1] == [4]
 
 
 # -- new states of the server ------------------------------------------------------------------------------------------
@@ -220,7 +267,8 @@ def test_the_largest_upload_is_measured_by_what_is_usual():
 
 
 def test_what_is_usual_outlives_the_server(tmp_path):
-    references = References(items={"model/body/change": 0.5}, steps={"model": 2.0})
+    latest = {"model/body/change": {-1: (0.4, 3), 7: (0.5, 9)}}
+    references = References(items={"model/body/change": 0.5}, latest=latest, uploads={7: 2}, steps={"model": 2.0})
     references.write(tmp_path)
     assert References.read(tmp_path) == references
 

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from benchmarks import hostile
+from benchmarks import hostile, lies
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
@@ -88,12 +88,35 @@ def three_clients(**flower):
 
 
 def test_with_three_clients_the_state_is_tested(nodes_of):
-    """No median says anything there, and one upload of 1e38 would make every later loss infinite."""
-    few, notes = three_clients(), Notes()
+    """Without a bound on lengths, one upload of 1e38 would make every later loss infinite."""
+    few, notes = three_clients(max_ratio=None), Notes()
     result = serve(few, Faulty(nodes_of(few), forging(huge, client=1, rounds=[1])), callbacks=[notes])
     assert any("upload of client 1 is refused: with it the server's model would reach" in text for text in notes.texts)
-    assert any("with fewer than 4, no upload is bounded by the others" in text for text in notes.texts)
     assert [row["value"] for row in result.rows if row["name"] == "participants"] == [2, 3, 3]
+
+
+SMALL = {  # clients, and the share that takes part
+    "3 of 20": {"scenario": {"source": "digits", "partition": "iid", "clients": 20, "val": 0.0}, "participation": 0.15},
+    "three": {"scenario": {"source": "digits", "partition": "iid", "clients": 3, "val": 0.0}},
+    "two": {"scenario": {"source": "digits", "partition": "iid", "clients": 2, "val": 0.0}},
+}
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_small_rounds_name_and_refuse_a_client_that_reverses_and_enlarges_its_change(case, nodes_of):
+    config = config_of(**SMALL[case], rounds=12, batch_size=16, evaluation={"every": 12})
+    liar, notes, honest = 3 if case == "3 of 20" else 1, Notes(), Notes()
+
+    attacked = serve(config, lies.Liars(nodes_of(config), "x -20", [liar]), callbacks=[notes])
+    usual = serve(config, Faulty(nodes_of(config)), callbacks=[honest])
+    assert not [text for text in honest.texts if "refused" in text or "stands out" in text]
+    refused = [text for text in notes.texts if "the upload of client" in text and "refused" in text]
+    assert refused
+    assert all(f"client {liar} is refused" in text for text in refused)
+    assert any(text.startswith(f"client {liar} stands out by") for text in notes.texts)
+    assert any(text.startswith(f"client {liar} stands out by") for text in attacked.numbers["degenerate"])
+    assert hostile.accuracy(attacked) > hostile.accuracy(usual) - 5
+    assert any("clients take part in a round: fewer than 4 do not judge each other alone" in t for t in notes.texts)
 
 
 def test_a_state_that_cannot_be_kept_ends_the_run_and_leaves_the_last_one(nodes_of, tmp_path):

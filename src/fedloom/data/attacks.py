@@ -230,6 +230,24 @@ class Scaled(UploadAttack):
         return self.factor * change
 
 
+@attack("ipm")
+class Ipm(UploadAttack):
+    """Inner-product manipulation: all bad clients send minus `factor` times the mean of their honest changes, so that
+    the mean of all uploads may point away from that of the honest ones. Xie et al., UAI 2019, 1903.03936, whose
+    attackers know all honest changes. One run cannot show its success.
+
+        attack: {name: ipm, share: 0.2, factor: 4}"""
+
+    colludes = True
+    factor: float = Field(
+        1.0, gt=0, description="Factor of the reversed mean change. From (n - m) / m on, with m of n clients bad, "
+        "the mean of all uploads turns round.",
+    )  # fmt: skip
+
+    def forge_change(self, change: Tensor, colluding: Tensor, round_: AttackRound) -> Tensor:
+        return -self.factor * colluding.mean(0)
+
+
 @attack("alie")
 class Alie(UploadAttack):
     """A little is enough: all bad clients send, per weight, mean + z deviations of their own honest changes.

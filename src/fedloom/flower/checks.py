@@ -1,8 +1,8 @@
 """Checks of the facts in replies, of the sizes of uploads, and of every new server state.
 An upload has L2 norms: of the change of each tree since the payload, by role; of rows of class tables; of tensors and
-numbers. The reference is the median over the round's clients, or the largest such median of the run so far: changes
-become tiny when training converges, and a client that still learns must not be refused for it. A client with more
-samples than the median client takes more steps, so its limit is larger."""
+numbers. The reference is the median over the clients of the round, and in small rounds over the last norms of clients
+that took part before; the first ones are judged by a rehearsal. It falls slowly: changes become tiny when training
+converges, and a client that still learns must not be refused for it. More samples mean more steps, and larger norms."""
 
 import math
 import statistics
@@ -31,8 +31,16 @@ _MAX_PASSES_RATIO = 20  # reported samples or steps, over those of a rehearsal
 _LARGEST_SHARE = 0.95  # of all samples, however few clients there are
 _NOTE_PREFIXES = ("engine.", "flower.")  # nodes report on their engine and their disk only
 LARGEST = 1e9  # value of the server's state: beyond it, clients' losses overflow
+_NOBODY = -1  # in place of a client: the rehearsal, and later the reference of the last round
+_DECAY = 0.8  # of the largest reference so far, for each upload of a client: what a late or rare client may still need
+_ENOUGH = 9  # clients whose norms judge a small round
+_YOUNG = 6  # uploads before which the limit of small rounds is `_FIRST` times as large
+_FIRST = 2.0
+_MOST_KNOWN = 1000  # clients that are remembered
 STRIDE = 50.0  # change of an entry, over the largest of any accepted round before
 _Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+LastNorm = tuple[_Length, int]
+"""A norm, and the number of training samples that it comes from."""
 
 
 def check_trained(trained: JobResult, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
@@ -160,49 +168,93 @@ def _norm(tensor: Tensor) -> float:
     return float(tensor.double().norm())
 
 
+def median_norms(norms: Iterable[UploadNorm]) -> dict[str, float]:
+    """Return a client's median norm by key, so that one that sends many rows does not count more than others."""
+    lengths: dict[str, list[float]] = {}
+    for norm in norms:
+        lengths.setdefault(norm.key, []).append(norm.norm)
+    return {key: statistics.median(values) for key, values in lengths.items()}
+
+
 class References(Stored):
     """The usual sizes of a run, which judge new ones, also after a restart. items: the largest median of each norm of
-    uploads. steps: the largest accepted change (L2) of each entry of the server's state."""
+    uploads. latest: by key, the last norms of clients and of `_NOBODY`. uploads: how many each client has sent. steps:
+    the largest accepted change (L2) of each entry of the server's state."""
 
     FILE = "flower-references.json"
     ADVICE = "delete it, and the run continues with new references for its bounds"
 
     items: dict[str, _Length] = Field(default_factory=dict)
+    latest: dict[str, dict[int, LastNorm]] = Field(default_factory=dict)
+    uploads: dict[int, int] = Field(default_factory=dict)
     steps: dict[str, _Length] = Field(default_factory=dict)
 
-    def excesses(
+    def judge(
         self,
         norms: Mapping[int, list[UploadNorm]],
         samples: Mapping[int, int],
         sends: Mapping[str, Sent],
         max_ratio: float,
+        rehearsed: Mapping[str, LastNorm] | None = None,
     ) -> dict[int, tuple[float, str]]:
-        """Return the clients whose uploads are too large: how many times its limit the worst norm is, and the reason.
-        Medians larger than those so far update `items`. A norm that fewer than `FEWEST` clients have is compared with
-        the largest median so far, if there is one. norms, samples: by client. sends: the method's declaration."""
-        excesses: dict[int, tuple[float, str]] = {}
-        median_samples = statistics.median(samples[client] for client in norms) if norms else 1
-        for key in dict.fromkeys(norm.key for client_norms in norms.values() for norm in client_norms):
-            # The median of each client's own median: a client that sends many rows does not count more.
-            lengths = [[norm.norm for norm in client_norms if norm.key == key] for client_norms in norms.values()]
-            client_medians = [statistics.median(of_client) for of_client in lengths if of_client]
-            if len(client_medians) >= FEWEST:
-                self.items[key] = max(self.items.get(key, 0.0), statistics.median(client_medians))
-            reference = self.items.get(key, 0.0)
-            if not reference:  # all zero, or too few clients
-                continue
-            spread = sends[name].spread if (name := key.partition("/")[0]) in sends else 1.0
-            for client, client_norms in norms.items():
-                limit = max_ratio * spread * max(1.0, samples[client] / max(1.0, median_samples))
-                for norm in client_norms:
-                    ratio = norm.norm / reference
-                    if norm.key == key and ratio / limit > excesses.get(client, (1.0, ""))[0]:
-                        excesses[client] = (
-                            ratio / limit,
-                            f"{norm.label} is {ratio:.3g} times as large as the median client's, and at most "
-                            f"{limit:.3g} times is allowed (flower.max_ratio)",
-                        )
-        return excesses
+        """Return, by client, the largest norm over its limit, and the reason to refuse an upload beyond 1; the others
+        become `latest`. norms, samples: by client. sends: the method's declaration. rehearsed: norms of an upload that
+        the server made itself, by key."""
+        is_young = len(norms) < FEWEST and sum(self.uploads.values()) < _YOUNG
+        times, by_key = _FIRST * max_ratio if is_young else max_ratio, dict[str, dict[int, LastNorm]]()
+        for client, of_client in norms.items():
+            for key, median in median_norms(of_client).items():
+                by_key.setdefault(key, {})[client] = median, samples[client]
+        for key in by_key.keys() & (rehearsed or {}).keys():
+            self.latest.setdefault(key, {_NOBODY: (rehearsed or {})[key]})
+        usual = {key: self._usual(key, by_client) for key, by_client in by_key.items()}
+        judged = dict.fromkeys(norms, (0.0, ""))
+        for client, of_client in norms.items():
+            for norm in of_client:
+                median, size = usual[norm.key]
+                spread = sends[name].spread if (name := norm.key.partition("/")[0]) in sends else 1.0
+                limit = times * spread * _growth(samples[client], size)
+                earlier = self.items.get(norm.key, 0.0) * _DECAY ** self.uploads.get(client, 0)
+                ratio = norm.norm / (max(median, earlier) or math.inf)  # all are zero: nothing to compare with
+                if ratio / limit > judged[client][0]:
+                    judged[client] = (
+                        ratio / limit,
+                        f"{norm.label} is {ratio:.3g} times as large as the median client's, and at most "
+                        f"{limit:.3g} times is allowed (flower.max_ratio)",
+                    )
+            self.uploads[client] = self.uploads.pop(client, 0) + 1  # the newest are last
+        for key, by_client in by_key.items():
+            accepted = {k: last for k, last in by_client.items() if judged[k][0] <= 1 and math.isfinite(last[0])}
+            self._remember(key, accepted, *usual[key])
+        for client in [*self.uploads][:-_MOST_KNOWN]:
+            del self.uploads[client]
+        return judged
+
+    def _usual(self, key: str, by_client: Mapping[int, LastNorm]) -> LastNorm:
+        """Return the median norm of clients with the median number of samples, and this number."""
+        latest, norms = self.latest.get(key, {}), [*by_client.values()]
+        if len(norms) < FEWEST:
+            others = [latest[client] for client in reversed(latest) if client not in (*by_client, _NOBODY)]
+            norms += others[: _ENOUGH - len(norms)]
+        size = math.ceil(statistics.median(samples for _, samples in norms))
+        if len(norms) < 3 and latest.get(_NOBODY, (0.0, 0))[0]:
+            norms.append(latest[_NOBODY])
+        grown = [norm * _growth(size, samples) for norm, samples in norms]
+        # Of two the smaller one: their mean would follow whoever sends the larger one.
+        median = min(grown) if len(grown) == 2 else statistics.median(grown)
+        self.items[key] = max(self.items.get(key, 0.0), median if math.isfinite(median) else 0.0)
+        return median, size
+
+    def _remember(self, key: str, accepted: Mapping[int, LastNorm], median: float, size: int) -> None:
+        latest = self.latest.setdefault(key, {})
+        for client, last in accepted.items():
+            latest.pop(client, None)
+            latest[client] = last
+        if accepted:  # what is usual moves slowly, so that no few uploads decide it
+            level = statistics.median_low(norm * _growth(size, samples) for norm, samples in accepted.values())
+            latest[_NOBODY] = min(median / _DECAY, max(_DECAY * median, level)) if median else level, size
+        for client in [*latest][:-_MOST_KNOWN]:
+            del latest[client]
 
     def fault(self, before: Record, after: Record) -> str | None:
         """Return why the server's state `after` cannot replace `before`; None if it can, which updates `steps`."""
@@ -221,6 +273,11 @@ class References(Stored):
     def size(self, norms: Iterable[UploadNorm]) -> float:
         """Return the largest ratio of an upload's norms to their references."""
         return max((norm.norm / (self.items.get(norm.key) or 1.0) for norm in norms), default=0.0)
+
+
+def _growth(samples: float, usual: float) -> float:
+    """Return how many times as large a norm may be that comes from more samples than another one."""
+    return math.sqrt(max(1.0, samples / max(1.0, usual)))  # the longer a client trains, the less each step adds
 
 
 def _steps(before: Record, after: Record) -> dict[str, float]:

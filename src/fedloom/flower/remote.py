@@ -4,6 +4,7 @@ clients that are missing."""
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,8 +21,9 @@ from fedloom.evaluation import MetricStates
 from fedloom.flower.checks import References, UploadNorm, shares_too_large, upload_norms
 from fedloom.flower.exchange import Exchange, LostReplyError, ReplyReader, facts_limit
 from fedloom.flower.links import Links
-from fedloom.flower.node_data import FEWEST, stand_in_views
+from fedloom.flower.node_data import stand_in_views
 from fedloom.flower.node_registry import FederationError, NodeRegistry
+from fedloom.flower.scores import OUTLYING, ClientScores, Directions, correct_share, directions
 from fedloom.flower.status import LogRecord, StatusWriter, client_list
 from fedloom.flower.transport import BYTES_PER_CHARACTER
 from fedloom.flower.upload_checks import UploadReader
@@ -56,7 +58,9 @@ class RemoteEngine(Engine):
         self._references = References.read(out) or References()
         self._norms: dict[int, list[UploadNorm]] = {}  # of the round's uploads, by client
         self._failures, self._refusals = 0, list[str]()  # of this round
-        self._is_last, self._reported_unbounded = False, False
+        self._scores, self._outliers, self._is_last = ClientScores(), set[int](), False
+        scenario = federation.scenario  # its test samples only name clients, and change no round
+        self._tests = scenario.public or scenario.test_set
         self._replies = ReplyReader(self._uploads, worker, registry)
         self._exchange = Exchange(links, registry, config, status, note, self.update_sizes)
 
@@ -106,6 +110,11 @@ class RemoteEngine(Engine):
         results = self._exchanged(requested, limit, "the test", read)
         self._refuse_large_tests(requested, {client: result.tested for client, result in results.items()}, results)
         self._require_enough(requested, len(results))
+        main = self._worker.evaluator_for(next(iter(requested.values())).protocol).names[0]
+        tested = {client: result.tested[main] for client, result in results.items() if main in result.tested}
+        claims = {client: states.value("accuracy") for client, states in tested.items() if states.total}
+        self._scores.add("claim", claims)
+        self._report_scores(claims, next(iter(requested.values())).ctx.round)
         yield from results.values()
 
     def test_newcomers(self, tests: NewcomerTests) -> Iterator[tuple[Newcomer, dict[str, MetricStates]]]:
@@ -150,7 +159,7 @@ class RemoteEngine(Engine):
             self._note(LogRecord(text, "refused", client=client))
 
     def notes(self) -> list[Diagnostic]:
-        """Return, after the last round, who never took part, and who says that its tests repeat training data."""
+        """Return, after the last round, who never took part, who stands out, and whose tests repeat training data."""
         if not self._is_last:
             return []
         reasons, leaking = self._registry.absence_reasons(), self._registry.leaking()
@@ -159,7 +168,11 @@ class RemoteEngine(Engine):
             "logs have counts, and `group` in a node's data file keeps persons together"
         )
         leaks = [Diagnostic("flower.leaks", text, float(len(leaking)))] if leaking else []
-        return leaks + [
+        unlike = [
+            Diagnostic(f"flower.unlike/{client}", self._scores.sentence(client), self._scores.deviation(client)[0])
+            for client in sorted(self._outliers)
+        ]
+        return [*leaks, *unlike] + [
             Diagnostic(f"flower.absent/{client}", f"client {client} never took part: {reason}", float(client))
             for client, reason in reasons.items()
         ]
@@ -228,27 +241,41 @@ class RemoteEngine(Engine):
     def _bound_uploads(
         self, requested: Mapping[int, Job], results: dict[int, JobResult], samples: Mapping[int, int]
     ) -> None:
-        """Measure the uploads of a round, and drop those that are far larger than the others."""
-        self._norms = {}
+        """Measure the uploads of a round, drop those that are far larger than usual, and score all of them."""
+        self._norms, unit_vectors, shares = {}, dict[int, Directions](), dict[int, float]()
         for client, result in results.items():
             job = requested[client]
             sends, upload = self._uploads.method_of(job).spec.sends, self._uploads.unpacked(result.upload, job)
             self._norms[client] = list(upload_norms(upload, job.payload, sends, job.ctx.task.roles))
-        max_ratio = self._config.max_ratio
-        if max_ratio is None or not results:
+            unit_vectors[client] = directions(upload, job.payload, sends)
+            tested = correct_share(
+                self._worker.net_of_client(client).net, job.ctx.task.init, upload, sends, self._tests
+            )
+            shares |= {} if tested is None else {client: tested}
+        if not results:
             return
         (first_job, *_) = requested.values()
-        sends = self._uploads.method_of(first_job).spec.sends
-        for client, (_, reason) in self._references.excesses(self._norms, samples, sends, max_ratio).items():
-            self._refuse(requested[client], "the upload", MessageError(reason))
+        sends, rehearsed = self._uploads.method_of(first_job).spec.sends, self._uploads.rehearsed_norms(first_job)
+        max_ratio = self._config.max_ratio
+        judged = self._references.judge(self._norms, samples, sends, max_ratio or math.inf, rehearsed)
+        refused = [client for client, (excess, _) in judged.items() if excess > 1]
+        for client in refused:
+            self._refuse(requested[client], "the upload", MessageError(judged[client][1]))
             del results[client]
-        if len(results) < FEWEST and not self._reported_unbounded:
-            self._reported_unbounded = True
-            text = (
-                f"round {first_job.ctx.round} has {len(results)} uploads: with fewer than {FEWEST}, no upload is "
-                "bounded by the others (flower.max_ratio, flower.max_share)"
-            )
-            self._note(LogRecord(text, "unbounded", round=first_job.ctx.round))
+        if first_job.stage == "round":
+            self._scores.add("length", {k: math.log2(max(share, 2.0**-20)) for k, (share, _) in judged.items()})
+            self._scores.add_directions(unit_vectors, refused)
+            self._scores.add("test", shares)
+            self._report_scores(self._norms, first_job.ctx.round)
+
+    def _report_scores(self, clients: Iterable[int], round_: int) -> None:
+        """Put the scores of `clients` into the status, and name those that begin to stand out."""
+        for client in clients:
+            stands_out = self._scores.deviation(client)[0] >= OUTLYING
+            self._status.set_scores(client, {**self._scores.values[client], "outlier": stands_out})
+            if stands_out and client not in self._outliers:
+                self._note(LogRecord(self._scores.sentence(client), "unlike", round=round_, client=client))
+            self._outliers = self._outliers | {client} if stands_out else self._outliers - {client}
 
     def _refuse(self, job: AnyJob, subject: str, error: Exception) -> None:
         client, round_ = job.ctx.client, job.ctx.round

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedloom._version import __version__
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import ConfigError, FedloomError, RunFolderError
 from fedloom.core.files import read_file, restrict_to_owner, write_atomic
 from fedloom.data import Scenario
 from fedloom.data.imputation import imputed_cells
@@ -105,6 +105,8 @@ def serve(
             never_training = client_list(range(first, first + len(ids)))
             text = f"nodes 0 to {first - 1} train; nodes that never train, and are tested after the last round: "
             note(f"{text}{never_training}{of_config}")
+        if federation.clients_per_round < node_data.FEWEST and settings.max_ratio is not None:
+            note(_small_rounds(config, federation))
         status.begin(identity.run, federation.round)
         bindings.begin()
         joined = registry or new_registry(federation.scenario)
@@ -122,6 +124,25 @@ def serve(
     except BaseException as error:  # Ctrl-C is no Exception, and the status must tell of it as well
         status.set_failed(error)
         raise
+
+
+def _small_rounds(config: RunConfig, federation: Federation) -> str:
+    """Return by what the uploads of small rounds are judged, and what a robust mean would change."""
+    count = federation.clients_per_round
+    first = "no rehearsal" if federation.scenario.remote else "a rehearsal on the server's samples"
+    text = (
+        f"{count} of {federation.scenario.clients} clients take part in a round: fewer than {node_data.FEWEST} do not "
+        f"judge each other alone, so uploads are also compared with those of earlier rounds, and the first ones with "
+        f"{first} and twice the limit (flower.max_ratio). A lie of usual length counts in full"
+    )
+    try:
+        robust = f"{config.method}+median"
+        config.model_copy(update={"method": robust}).build_method()
+    except FedloomError:
+        return f"{text}, and {config.method} takes no robust mean"
+    if count < 3:
+        return f"{text}; a robust mean needs three clients or more in a round"
+    return f"{text}; {robust} resists one, but costs accuracy where clients differ, and rules out secure sums"
 
 
 def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> node_data.Scale:

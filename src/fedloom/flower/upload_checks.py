@@ -20,13 +20,15 @@ from fedloom.data.views import label_counts, positives
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job, JobResult, Stage, hooked
 from fedloom.engine.round_report import CE
-from fedloom.flower.checks import check_trained
+from fedloom.flower.checks import LastNorm, check_trained, median_norms, upload_norms
+from fedloom.flower.node_data import FEWEST
 from fedloom.flower.wire import MessageError
 from fedloom.methods import Method, ServerContext
 from fedloom.methods.contract.means import RECORDED
 from fedloom.methods.contract.spec import Sent
 
 _PER_CLASS = 2  # samples of each class in a rehearsal
+_MOST_REHEARSED = 512  # samples in all, if rounds are small
 _MARGIN = 1 << 16  # bytes above twice the expected ones, for names and masks
 _LARGEST_COUNT = 1 << 40  # of samples; sums over a million clients fit 64 bits
 _UNREHEARSED_PASSES, _UNREHEARSED_BYTES = 100.0, 1 << 26  # bounds that suit most methods
@@ -38,13 +40,15 @@ class Rehearsal:
     """A client's round on the server, on a few samples.
     upload: without its values, except entries whose `Sent.form` is "own"; None if a hook of the method raised.
     unpacked: the upload as the server aggregates it; empty without "own" entries, and if the method cannot aggregate it
-    alone. terms: names of all loss terms and gradient norms so far. passes: processed samples over training samples."""
+    alone. terms: names of all loss terms and gradient norms so far. passes: processed samples over training samples.
+    norms: those of the upload, by key, if rounds are too small for their clients to judge each other."""
 
     round: int
     upload: Record | None = None
     unpacked: Record = field(default_factory=dict)
     terms: set[str] = field(default_factory=set)
     passes: float = _UNREHEARSED_PASSES
+    norms: Mapping[str, LastNorm] = field(default_factory=dict)
 
 
 class UploadReader:
@@ -136,6 +140,10 @@ class UploadReader:
         """Return the method of a job: the run's, or that of its opening or closing round."""
         return self._federation.methods[job.stage]
 
+    def rehearsed_norms(self, job: Job) -> Mapping[str, LastNorm]:
+        """Return norms of the server's own upload after `job`, by key; empty if rounds are large, or it has no data."""
+        return self._rehearsal_of(job).norms
+
     def _rehearsal_of(self, job: Job) -> Rehearsal:
         """Return the rehearsal for the job's architecture; one that failed is tried again in later rounds."""
         key = job.ctx.task.group, job.stage
@@ -168,7 +176,12 @@ class UploadReader:
         result = self._worker.run(replace(rehearsal_job, state=state))
         passes = max(result.samples, result.steps * self._worker.local_training.batch_size) / max(1, len(indices))
         kept = {name: result.upload[name] for name in _variable_entries(method.spec.sends)}
-        upload, unpacked = map_tensors(result.upload, _without_values) | kept, Record()
+        upload, unpacked, norms = map_tensors(result.upload, _without_values) | kept, Record(), dict[str, LastNorm]()
+        if self._is_small:
+            with hooked(method, "unpack", round_, ctx.client):
+                honest = self.unpacked(result.upload, job)
+            measured = upload_norms(honest, job.payload, method.spec.sends, job.ctx.task.roles)
+            norms = {key: (norm, len(indices)) for key, norm in median_norms(measured).items()}
         if kept:
             with hooked(method, "unpack", round_, ctx.client):
                 honest = self.unpacked(result.upload, job)
@@ -179,12 +192,21 @@ class UploadReader:
             except FedloomError as error:  # e.g. it needs all clients: then a trial tells nothing of an upload
                 self._note(f"uploads are not tried out before they are aggregated: {error}")
                 unpacked = Record()
-        return Rehearsal(round_, upload, unpacked, {*terms, *result.terms, *result.norms}, max(1.0, passes))
+        return Rehearsal(round_, upload, unpacked, {*terms, *result.terms, *result.norms}, max(1.0, passes), norms)
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether lengths are rehearsed. Noise in place of data has other gradients, so it says nothing of them."""
+        return self._federation.clients_per_round < FEWEST and not self._federation.scenario.remote
 
     @functools.cached_property
     def _rehearsal_indices(self) -> Tensor:
         rows, held = positives(self._worker.data.y.cpu().numpy())
-        firsts = (rows[held == label][:_PER_CLASS] for label in np.unique(held))
+        classes, per_class = np.unique(held), _PER_CLASS
+        if self._is_small and len(classes):  # then lengths count too, and they grow with the samples
+            largest = min(_MOST_REHEARSED, int(self._federation.train.sizes.max(initial=0)))
+            per_class = max(per_class, math.ceil(largest / len(classes)))
+        firsts = (rows[held == label][:per_class] for label in classes)
         return torch.from_numpy(np.concatenate([rows[:0], *firsts]))
 
     def _try_to_aggregate(self, upload: Record, job: Job, honest: Record) -> None:

@@ -345,7 +345,7 @@ class FlowerConfig(Section, allow_inf_nan=False):
     max_ratio: Annotated[float, Field(gt=1)] | None = Field(
         5.0,
         description="Largest size of an upload, as a multiple of the median client's, item by item (trees, heads, "
-        "rows of class tables, numbers), from four uploads on; null accepts any size.",
+        "rows of class tables, numbers), in rounds of fewer than four also of earlier rounds; null accepts any size.",
     )
     max_norm: float | None = Field(
         None, gt=0, description="Longest distance (L2) between weights that a client uploads and was sent, or null."
