@@ -1,6 +1,7 @@
 """`fedloom flower status`: for people, for machines, of dead and of finished runs."""
 
 import json
+import socket
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -108,6 +109,22 @@ def test_a_folder_without_a_status_is_named(tmp_path, capsys):
         assert code in (1, 2)
         assert err.startswith("error: ")
         assert len(err.splitlines()) == 1
+
+
+def test_a_run_with_its_page_names_the_address_or_the_port_in_use(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        words = ["run", str(tmp_path / "c.yaml"), "--watch", "--port", port, "--out", str(tmp_path / "run")]
+        code, _, err = call(capsys, *words)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert f"port {port} of 127.0.0.1 cannot be used" in err
+        assert not (tmp_path / "run").exists()
+    code, _, err = call(capsys, *words)
+    assert code == 0
+    assert f"http://127.0.0.1:{port}/ shows this run" in err
 
 
 def test_a_federation_ends_with_the_report_of_a_simulation(tmp_path, capsys):

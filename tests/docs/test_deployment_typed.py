@@ -39,6 +39,7 @@ RUN = {
     (TUTORIAL.name, ON_RAY),
     (OPERATIONS.name, "Before the start"),
     (OPERATIONS.name, "Watch a federation"),
+    (OPERATIONS.name, "Status page"),
     (OPERATIONS.name, "Prometheus"),
     (OPERATIONS.name, "Who may join"),
     (OPERATIONS.name, "Renew the certificate"),
@@ -50,7 +51,6 @@ NOT_RUN = {
     "pip wheel . --no-deps": "needs a package index for what builds the wheel, and the repository",
     f"pip install './fedloom-{__version__}-py3-none-any.whl[flower]'": "needs a package index, for Flower",
     "pip install 'fedloom[flower]'": "needs a package index; tests/test_extras.py checks that the extra exists",
-    "pip install 'fedloom[prometheus]'": "needs a package index; tests/test_extras.py checks that the extra exists",
     "pip install 'flwr[simulation]'": "needs a package index; the environment of this test has Ray already",
     "flower-supernode --trusted-entities FILE": "needs an app that Flower's Hub has signed",
     "flwr run @account/app": "needs an account at Flower's Hub",
@@ -70,6 +70,7 @@ SUBSTITUTIONS = [
     ("flower check server ", "flower check server --port {superlink_port} "),
     ("flower node ", "flower node --port {own_port} "),
     ("flower metrics ", "flower metrics --port {metrics_port} "),
+    ("flower watch ", "flower watch --port {page_port} "),
     ("/srv/fedloom", "{machine}"),
     ("/var/lib/fedloom", "{machine}/states"),
     ("SHA256:...", "{fingerprint}"),
@@ -77,7 +78,7 @@ SUBSTITUTIONS = [
     ("rounds: 20", "rounds: 1"),
     ("rounds=5", "rounds=1"),
 ]
-STAYS = ("flower-superlink", "fedloom flower node", "fedloom flower metrics")
+STAYS = ("flower-superlink", "fedloom flower node", "fedloom flower metrics", "fedloom flower watch")
 _COMMAND_SECONDS = 300.0
 _START_SECONDS = 120.0
 
@@ -135,8 +136,8 @@ class Machines:
 
     def __init__(self, root: Path) -> None:
         self.root, self.names = root, ("server", "node 0", "node 1", "node 2")
-        superlink, metrics, *own = free_ports(2 + len(self.names))
-        self.filled = {"root": str(root), "superlink_port": superlink, "metrics_port": metrics}
+        superlink, metrics, page, *own = free_ports(3 + len(self.names))
+        self.filled = {"root": str(root), "superlink_port": superlink, "metrics_port": metrics, "page_port": page}
         self._own_ports = dict(zip(self.names, own, strict=True))
         programs = root / "bin"
         programs.mkdir(parents=True)
@@ -186,6 +187,7 @@ class Machines:
 
     def _await_start(self, command: Typed, process: subprocess.Popen, processes: ChildProcesses, name: str) -> None:
         ports = {"metrics": self.filled["metrics_port"], "node": self._own_ports[command.machine]}
+        ports["watch"] = self.filled["page_port"]
         port = ports.get(command.text.split()[2], self.filled["superlink_port"])
         deadline = time.monotonic() + _START_SECONDS
         while not listens(port):
@@ -242,6 +244,11 @@ def test_the_pages_federation_as_it_is_typed(machines):
     said = [machines.run(command) for command in in_section(OPERATIONS, "Watch a federation")]
     assert all("finished" in text for text in said)
     assert json.loads(said[-1])["state"] == "finished"
+    for command in in_section(OPERATIONS, "Status page"):
+        machines.run(command)
+        address = f"http://127.0.0.1:{machines.filled['page_port']}/"
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=30) as answer:
+            assert b"<h1>fed" in answer.read()
     for command in in_section(OPERATIONS, "Prometheus"):
         machines.run(command)
         address = f"http://127.0.0.1:{machines.filled['metrics_port']}/metrics"
@@ -253,7 +260,7 @@ def test_the_pages_federation_as_it_is_typed(machines):
     for command in joining:
         assert "client 1 of runs/first" in machines.run(command) or command is fingerprint
 
-    stopped = [command for command in machines.stop() if "metrics" not in command.text]
+    stopped = [command for command in machines.stop() if command.text.split()[2] not in ("metrics", "watch")]
     for section in ("Renew the certificate", "Before the start"):
         for command in in_section(OPERATIONS, section):
             machines.run(command)

@@ -3,19 +3,14 @@
 import errno
 import itertools
 import json
-import socket
-import sys
-import urllib.request
 
 import pytest
 
-from fedloom.core.errors import ConfigError, FedloomError, RunFolderError
+from fedloom.core.errors import FedloomError, RunFolderError
 from fedloom.flower import status
 from fedloom.flower.node_registry import FederationError
-from fedloom.flower.processes import free_ports
 from fedloom.flower.server import serve
 from fedloom.flower.status import LogRecord, NodeStatus, Status, StatusWriter, read_status
-from fedloom.flower.watch import serve_metrics
 from fedloom.flower.wire import Message
 from fedloom.runs.storage.log import new_row
 from flower_world import Faulty, Notes, config_of, forged
@@ -142,7 +137,7 @@ def test_rounds_and_clients_have_their_tests_seconds_and_uploads(nodes_of, tmp_p
     assert [entry.value for entry in now.history] == result.curve("accuracy", "test")[1]
     assert all(entry.seconds > 0 for entry in now.history)
     assert all(0 <= node.value <= 1 for node in now.nodes)
-    assert now.spread.startswith("accuracy % of 4 clients: lowest ")
+    assert now.spread.startswith("accuracy of 4 clients: lowest ")
 
 
 def test_progress_is_written_at_most_once_a_second_and_cleared(tmp_path):
@@ -204,64 +199,3 @@ def test_no_status_and_a_damaged_one_are_named(tmp_path):
     (tmp_path / Status.FILE).write_text(json.dumps({"version": 2}))
     with pytest.raises(RunFolderError, match="damaged; it may be of another version"):
         read_status(tmp_path)
-
-
-# -- for Prometheus ----------------------------------------------------------------------------------------------------
-@pytest.fixture
-def board(tmp_path):
-    made = StatusWriter(config_of(), tmp_path)
-    made.begin("ab12", 1)
-    return made
-
-
-def test_a_scrape_tells_how_the_run_is_now(board, tmp_path):
-    parser = pytest.importorskip("prometheus_client.parser", reason="needs the extra prometheus")
-    (port,) = free_ports(1)
-    end = serve_metrics(tmp_path, port)
-    try:
-        board.set_nodes([NodeStatus(client=k, node=f"{7 + k}", online=not k, samples=3) for k in (0, 1)])
-        board.set_wait("uploads of round 2", [1], 60.0)
-        board.set_progress(1, "training", 0.25)
-        board.set_scores(1, {"outlier": True})
-        board.clear_wait()
-        board.set_wait("uploads of round 2", [1], 60.0)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
-            text = reply.read().decode()
-    finally:
-        end()
-    found = {
-        family.name: sample.value
-        for family in parser.text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.labels == {"run": "ab12", "method": "fedavg"}
-    }
-    assert (found["fedloom_round"], found["fedloom_rounds"], found["fedloom_nodes"]) == (1, 3, 1)
-    assert (found["fedloom_waiting_clients"], found["fedloom_refused"], found["fedloom_failed"]) == (1, 0, 0)
-    of_clients = {
-        (family.name, sample.labels["client"]): sample.value
-        for family in parser.text_string_to_metric_families(text)
-        for sample in family.samples
-        if "client" in sample.labels
-    }
-    assert of_clients["fedloom_client_progress_ratio", "1"] == 0.25
-    assert ("fedloom_client_progress_ratio", "0") not in of_clients
-    assert (of_clients["fedloom_client_outlier", "0"], of_clients["fedloom_client_outlier", "1"]) == (0, 1)
-    with socket.socket() as one:
-        assert one.connect_ex(("127.0.0.1", port)) != 0
-
-
-def test_without_the_package_the_extra_is_named(board, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ConfigError, match=r"pip install 'fedloom\[prometheus\]'"):
-        serve_metrics(tmp_path, free_ports(1)[0])
-
-
-def test_no_run_and_a_port_in_use_are_named(board, tmp_path):
-    pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
-    with pytest.raises(RunFolderError, match="name the folder of a run over Flower"):
-        serve_metrics(tmp_path / "nothing", free_ports(1)[0])
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        one.listen()
-        with pytest.raises(ConfigError, match="cannot be used"):
-            serve_metrics(tmp_path, one.getsockname()[1])

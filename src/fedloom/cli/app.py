@@ -28,6 +28,7 @@ from fedloom.core.errors import ConfigError, FedloomError, StoppedError, printab
 from fedloom.core.plugins import load_plugin
 
 if TYPE_CHECKING:
+    from fedloom.runs.callbacks import Callback
     from fedloom.runs.run import Existing
 
 app = typer.Typer(
@@ -101,6 +102,8 @@ def run(
     from_round: shared.FromRound = None,
     seed: shared.Seed = None,
     rounds: shared.Rounds = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Serve a page about the run on a local port.")] = False,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port of --watch.")] = 8400,
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -119,9 +122,18 @@ def run(
     existing: Existing = "fresh" if fresh else "refuse" if from_round is None and not resume else "resume"
     if from_round is not None:
         shared.say(shared.rewind_run(folder, from_round))
-    with shared.output_folder(folder), ProgressDisplay([parsed], quiet=quiet or as_json) as live:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(shared.output_folder(folder))
+        watchers: list[Callback] = []
+        if watch:
+            from fedloom.flower.watch import watched
+
+            watchers = [stack.enter_context(watched(parsed, folder.name, port))]
+            shared.say(f"http://127.0.0.1:{port}/ shows this run")
+        live = stack.enter_context(ProgressDisplay([parsed], quiet=quiet or as_json))
         finished_before = existing != "fresh" and RunData.read(folder) is not None
-        result: RunData = run_config(parsed, out=folder, existing=existing, callbacks=[Forward(0, live)])
+        watchers.append(Forward(0, live))
+        result: RunData = run_config(parsed, out=folder, existing=existing, callbacks=watchers)
     if finished_before:
         shared.say(f"{folder} already holds this finished run, so nothing was trained (--fresh trains again)")
     if as_json:

@@ -69,23 +69,34 @@ def status(
         time.sleep(_WATCH_SECONDS)
 
 
+Port = Annotated[int, typer.Option(min=1, max=65535, help="The port.")]
+
+
+@group.command()
+def watch(run: Run, port: Port = 8400) -> None:
+    """Serve a page about a run on a local port of the server, until Ctrl-C."""
+    _serve(run, port, "127.0.0.1", "")
+
+
 @group.command()
 def metrics(
     run: Run,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port.")] = 9105,
+    port: Port = 9105,
     host: Annotated[str, typer.Option(help="The address to listen on; by default the loopback.")] = "127.0.0.1",
 ) -> None:
     """Serve the state of a run to Prometheus on a local port, until Ctrl-C."""
-    from fedloom.flower.watch import serve_metrics
+    _serve(run, port, host, "metrics")
 
-    end = serve_metrics(run, port, host)
-    shared.say(f"http://{host}:{port}/metrics; stop with Ctrl-C")
-    try:
+
+def _serve(run: Path, port: int, host: str, page: str) -> None:
+    from fedloom.flower.status import Failure, read_status
+    from fedloom.flower.watch import served
+
+    with served(lambda: (read_status(run), Failure.read(run)), port, host):
+        shared.say(f"http://{host}:{port}/{page}; stop with Ctrl-C")
         # Another thread answers requests; this one only waits for Ctrl-C.
         while True:
             time.sleep(3600)
-    finally:
-        end()
 
 
 @group.command()
@@ -106,37 +117,14 @@ def admit(
 
 def _print_status(snapshot: "Status", certificates: list[str], failure: "Failure | None") -> None:
     from fedloom.cli.terminal import print_grid
-    from fedloom.core.text import bytes_text
-    from fedloom.flower.status import SILENT, client_list
-    from fedloom.flower.watch import failure_text, node_table, round_table
+    from fedloom.flower.watch import client_table, error_lines, round_table, status_lines
 
-    line = shared.print_lines
-    line(f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}")
-    # Negative if the folder is shared and the clock of the server's machine is ahead.
-    age = time.time() - snapshot.written
-    silence = ": the server has died, or a step takes long" if snapshot.state == "running" and age > SILENT else ""
-    line(f"  last written {max(0.0, age):.0f} s ago, {_clock(snapshot.written)}{silence}")
-    if snapshot.phase:
-        line(f"  {snapshot.phase}, for {max(0.0, snapshot.written - snapshot.phase_since):.0f} s")
-    if (wait := snapshot.wait) is not None:
-        since, limit = (f"{max(0.0, t):.0f} s" for t in (snapshot.written - wait.since, wait.until - snapshot.written))
-        line(f"  waits for {wait.purpose} of clients {client_list(wait.clients)}: since {since}, at most {limit} more")
-    line(f"  payloads: up {bytes_text(snapshot.bytes_up)}, down {bytes_text(snapshot.bytes_down)}")
-    line(*[f"  {snapshot.spread}"] * bool(snapshot.spread))
-    line(f"  refused: {snapshot.refused}; exceptions of clients: {snapshot.failures}")
-    if (error := snapshot.last_error) is not None:
-        line(f"  last error ({error.event}, {_clock(error.time)}): {error.text}")
-    line(*(f"  {text}" for text in certificates))
-    if failure is not None:
-        line(f"  {failure.FILE}: {failure_text(failure)}")
-    for columns, rows in (round_table(snapshot, _ROUNDS), node_table(snapshot, snapshot.written)):
+    head = f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}"
+    lines = [*status_lines(snapshot, time.time()), *error_lines(snapshot, failure), *certificates]
+    shared.print_lines(head, *(f"  {line}" for line in lines))
+    for columns, rows in (round_table(snapshot, _ROUNDS), client_table(snapshot)):
         if rows:
             print_grid(console_of(False), columns, rows)
-    line(*(f"  node {absence.node} is left out: {absence.reason}" for absence in snapshot.absent))
-
-
-def _clock(when: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
 
 
 @checks.command()

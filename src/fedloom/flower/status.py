@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedloom.core.errors import RunFolderError, printable
 from fedloom.core.files import read_file, write_atomic
-from fedloom.core.text import counted, number_text, with_unit
+from fedloom.core.text import counted, value_text
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.log import Row, main_protocol, of_protocol, total_over_rounds
@@ -373,8 +373,8 @@ class StatusWriter(Callback):
             if client in self._clients or len(values) <= _MOST_SIMULATED:
                 self._client(client).value = value
         if values:
-            low, middle, high = (number_text(test[1], pick(values.values())) for pick in (min, median, max))
-            subject = f"{with_unit(test[1])} of {counted(len(values), 'client')}"
+            low, middle, high = (value_text(test[1], pick(values.values()), 1) for pick in (min, median, max))
+            subject = f"{test[1]} of {counted(len(values), 'client')}"
             self.status.spread = f"{subject}: lowest {low}, median {middle}, highest {high}"
 
     def _error(self, event: str, text: str, round_: int | None, client: int | None) -> None:

@@ -1,49 +1,99 @@
-"""Serves the status of a run on a local port: to Prometheus, and to people as a page."""
+"""The status of a run for people and Prometheus: as sentences and tables, and as a page on a local port."""
 
+import base64
+import contextlib
 import math
+import re
+import threading
+import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from functools import cache
+from hashlib import sha256
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any, TypeAlias
 
-from fedloom.core.errors import ConfigError, printable
-from fedloom.core.text import bytes_text, seconds_text, value_text
-from fedloom.flower.findings import require_free
-from fedloom.flower.status import Failure, NodeStatus, Status, read_status
+from markupsafe import Markup
+
+from fedloom._version import __version__
+from fedloom.core.errors import ConfigError, RunFolderError, printable, short_repr
+from fedloom.core.text import bytes_text, counted, seconds_text, value_text
+from fedloom.flower.status import SILENT, Failure, NodeStatus, Status, StatusWriter, client_list
+from fedloom.results.report.markup import asset, environment
+from fedloom.runs.config.run_config import RunConfig
+
+Table: TypeAlias = tuple[list[str], list[list[str]]]  # columns and rows
+Read: TypeAlias = Callable[[], tuple[Status, Failure | None]]
+_TEMPLATES = {"/": ("watch.html", "text/html"), "/metrics": ("metrics.txt", "text/plain; version=0.0.4")}
+_LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_MOST_ROWS = 200  # of clients, in the page
+_LAST_ROUNDS = 20  # in the page
+_LINGER = 3.0  # seconds that the page of a simulation waits at its end for a browser that shows it
 
 
-def node_table(status: Status, now: float) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the clients; columns that are empty in all rows are left out. now: since 1970."""
+def status_lines(status: Status, now: float) -> list[str]:
+    """Return what a run does `now` (seconds since 1970) in a few lines."""
+    # Negative if the folder is shared and the clock of the server's machine is ahead.
+    age, written = max(0.0, now - status.written), status.written
+    silence = ": the server has died, or a step takes long" if is_silent(status, now) else ""
+    lines = [f"last written {age:.0f} s ago, {_clock(written)}{silence}"]
+    if status.phase and status.wait is None:
+        lines.append(f"{status.phase}, for {max(0.0, written - status.phase_since):.0f} s")
+    if (wait := status.wait) is not None:
+        since, limit = (f"{max(0.0, seconds):.0f} s" for seconds in (written - wait.since, wait.until - written))
+        clients = client_list(wait.clients)
+        lines.append(f"waits for {wait.purpose} of clients {clients}: since {since}, at most {limit} more")
+    lines.append(f"payloads: up {bytes_text(status.bytes_up)}, down {bytes_text(status.bytes_down)}")
+    return [*lines, *[status.spread] * bool(status.spread)]
+
+
+def error_lines(status: Status, failure: Failure | None) -> list[str]:
+    """Return what went wrong: counts, the last error, the error that ended the run, and who is left out."""
+    lines = [f"refused: {status.refused}; exceptions of clients: {status.failures}"]
+    if (error := status.last_error) is not None:
+        lines.append(f"last error ({error.event}, {_clock(error.time)}): {error.text}")
+    if failure is not None:
+        cause = map(str.strip, failure.traceback.strip().splitlines()[-1:])
+        lines.append(printable(f"{failure.FILE}: {'; '.join([failure.error, *cause])}"))
+    return lines + [f"node {absence.node} is left out: {absence.reason}" for absence in status.absent]
+
+
+def is_silent(status: Status, now: float) -> bool:
+    """Return whether the server of a run may be dead."""
+    return status.state == "running" and now - status.written > SILENT
+
+
+def client_table(status: Status, most: int | None = None) -> Table:
+    """Return a table of the clients without columns that are empty; at most some, first those that need attention."""
+    waiting = set[int]() if status.wait is None else {*status.wait.clients}
+
+    def urgency(node: NodeStatus) -> int:
+        return 0 if node.outlier else 1 if node.node and not node.online else 2 if node.client in waiting else 3
+
     by_column: dict[str, Callable[[NodeStatus], str]] = {
         "client": lambda node: str(node.client),
         "online": lambda node: ("yes" if node.online else "no") if node.node else "",
-        "samples": lambda node: str(node.samples or ""),
-        "last round": lambda node: str(node.round or ""),
-        status.metric: lambda node: "" if node.value is None else value_text(status.metric, node.value, 1),
-        "doing": lambda node: "" if node.progress is None else node.progress.text(now),
-        "up": lambda node: _bytes(node.bytes_up + (node.progress.bytes_up if node.progress else 0)),
-        "down": lambda node: _bytes(node.bytes_down + (node.progress.bytes_down if node.progress else 0)),
+        "doing": lambda node: "" if node.progress is None else node.progress.text(status.written),
         "compared with others": lambda node: ", ".join(
             ["stands out"] * node.outlier
             + [f"{name} {'–' if value is None else f'{value:.3g}'}" for name, value in node.scores.items()]
         ),
+        status.metric: lambda node: "" if node.value is None else value_text(status.metric, node.value, 1),
+        "last round": lambda node: str(node.round or ""),
+        "samples": lambda node: str(node.samples or ""),
+        "up": lambda node: _bytes_text(node.bytes_up + (node.progress.bytes_up if node.progress else 0)),
+        "down": lambda node: _bytes_text(node.bytes_down + (node.progress.bytes_down if node.progress else 0)),
         "node": lambda node: node.node,
     }
-    cells = {column: [printable(text(node)) for node in status.nodes] for column, text in by_column.items()}
+    nodes = status.nodes if most is None else sorted(status.nodes, key=urgency)[:most]
+    cells = {column: [printable(text(node)) for node in nodes] for column, text in by_column.items()}
     used = [column for column, texts in cells.items() if any(texts)]
     return used, [list(row) for row in zip(*(cells[column] for column in used), strict=True)]
 
 
-def failure_text(failure: Failure) -> str:
-    """Return an error, and the last line of its traceback, in one line."""
-    return printable("; ".join([failure.error, *map(str.strip, failure.traceback.strip().splitlines()[-1:])]))
-
-
-def _bytes(value: int) -> str:
-    return bytes_text(value) if value else ""
-
-
-def round_table(status: Status, last: int) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the `last` rounds that the status keeps."""
+def round_table(status: Status, last: int) -> Table:
+    """Return a table of the `last` rounds that the status keeps."""
     rows = [
         [
             str(entry.round),
@@ -56,80 +106,153 @@ def round_table(status: Status, last: int) -> tuple[list[str], list[list[str]]]:
     return ["round", status.metric, "uploads", "time"], rows
 
 
-def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[], None]:
-    """Serve the status of a `run` to Prometheus at `host`:`port`; return a function that ends this."""
+def _bytes_text(value: int) -> str:
+    return bytes_text(value) if value else ""
+
+
+def _clock(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+
+
+@cache
+def _style_and_script() -> tuple[str, str]:
+    own = environment("fedloom.flower")
+    return asset("style.css") + own.get_template("watch.css").render(), own.get_template("watch.js").render()
+
+
+def _render(template: str, status: Status, failure: Failure | None) -> str:
+    now, (style, script) = time.time(), _style_and_script()
+    columns, rows = client_table(status, _MOST_ROWS)
+    count = counted(len(status.nodes), "client")
+    caption = count if len(rows) == len(status.nodes) else f"{count}: the {len(rows)} that need attention most"
+    tests = [(entry.round, entry.value) for entry in status.history if entry.value is not None]
+    times = [(entry.round, entry.seconds) for entry in status.history if entry.seconds is not None]
+    return (
+        environment("fedloom.flower")
+        .get_template(template)
+        .render(
+            status=status,
+            lines=status_lines(status, now),
+            errors=error_lines(status, failure),
+            silent=is_silent(status, now),
+            caption=caption,
+            columns=columns,
+            rows=rows,
+            rounds=round_table(status, _LAST_ROUNDS),
+            charts=[("test", status.metric, tests), ("time", "seconds per round", times)],
+            value_text=value_text,
+            zip=zip,
+            style=Markup(style),
+            script=Markup(script),
+            version=__version__,
+        )
+    )
+
+
+class _Server(ThreadingTCPServer):
+    """Serves what `read` returns. asked: when a page was last asked for, monotonic seconds. served: set after each."""
+
+    allow_reuse_address, daemon_threads = True, True
+
+    def __init__(self, host: str, port: int, read: Read) -> None:
+        self.read, self.is_local = read, host in _LOCAL_NAMES
+        self.asked, self.served = -math.inf, threading.Event()
+        super().__init__((host, port), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 10.0  # seconds that a client may be silent
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the browser has gone
+            super().handle()
+
+    def do_GET(self) -> None:
+        self._reply(*self._answer())
+
+    def _answer(self) -> tuple[int, str, str]:
+        name = re.sub(r":\d+$", "", self.headers.get("Host", ""))
+        # A site whose name resolves to this machine must not read the page through a browser of this machine.
+        if self.server.is_local and name not in _LOCAL_NAMES:
+            return 421, "text/plain", f"{short_repr(name)} is not this page's host; it is http://127.0.0.1\n"
+        template, kind = _TEMPLATES.get(self.path.partition("?")[0], ("", ""))
+        if not template:
+            return 404, "text/plain", "there is nothing here; the page is at /\n"
+        self.server.asked = time.monotonic()
+        try:
+            return 200, kind, _render(template, *self.server.read())
+        except RunFolderError as error:
+            return 503, "text/plain", f"{error}\n"
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        self._reply(code, "text/plain", f"{message or HTTPStatus(code).phrase}\n")
+
+    def _reply(self, code: int, kind: str, text: str) -> None:
+        style, script = (base64.b64encode(sha256(part.encode()).digest()).decode() for part in _style_and_script())
+        headers = {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Security-Policy": f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; "
+            f"script-src 'sha256-{script}'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+            "frame-ancestors 'none'",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-store",
+        }
+        body = text.encode(errors="backslashreplace")
+        self.send_response(code)
+        for header, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(header, value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.server.served.set()
+
+    def version_string(self) -> str:
+        return "fedloom"
+
+    def log_message(self, format: str, *values: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def served(read: Read, port: int, host: str = "127.0.0.1") -> Iterator[_Server]:
+    """Serve, within the block, what `read` returns: to people at /, to Prometheus at /metrics.
+    Raises `ConfigError` for a port in use, and what `read` raises now."""
+    read()
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
-    except ImportError:
-        raise ConfigError("prometheus-client is not installed; pip install 'fedloom[prometheus]'") from None
-    read_status(run)  # a wrong folder is an error now, and not at the first scrape
-    require_free(port, host)
-
-    class Collector:
-        def collect(self) -> Iterator[Any]:
-            return _metrics(run)
-
-    registry: Any = CollectorRegistry()
-    registry.register(Collector())
-    server, thread = start_http_server(port, host, registry)
-
-    def end() -> None:
+        server = _Server(host, port, read)
+    except OSError as error:
+        raise ConfigError(
+            f"port {port} of {host} cannot be used ({error.strerror}); name another with --port"
+        ) from None
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
-    return end
 
+@contextlib.contextmanager
+def watched(config: RunConfig, name: str, port: int) -> Iterator[StatusWriter]:
+    """Serve the page of a simulation within the block; the callback that is returned must watch the run.
+    The run's folder and its numbers are as without."""
+    writer = StatusWriter(config, None)
+    writer.begin(name, 0)
 
-def _metrics(run: Path) -> Iterator[Any]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    def read() -> tuple[Status, None]:
+        return writer.status.model_copy(update={"written": time.time()}), None  # the writer is in this process
 
-    status = read_status(run)
-    wait = status.wait
-    gauges: dict[str, tuple[str, float]] = {
-        "round": ("Last whole round", status.round),
-        "rounds": ("Rounds of the run", status.rounds),
-        "nodes": ("Clients whose nodes are online", sum(node.online for node in status.nodes)),
-        "waiting_clients": ("Clients that the server waits for", len(wait.clients) if wait else 0),
-        "waiting_since_seconds": ("When the wait began, seconds since 1970; 0: none", wait.since if wait else 0),
-        "written_seconds": ("When the status was written, seconds since 1970", status.written),
-        "failed": ("1 if the run ended without a result", int(status.state == "failed")),
-        "finished": ("1 if the run ended with one", int(status.state == "finished")),
-    }
-    if status.history:
-        last = status.history[-1]
-        gauges["uploads"] = ("Uploads that the last round used", last.uploads)
-        gauges["round_seconds"] = ("Duration of the last round", last.seconds or math.nan)
-        gauges["test"] = (f"Test of the last round: {status.metric}", math.nan if last.value is None else last.value)
-    counters = {
-        "upload_bytes": ("Bytes of payloads from clients", status.bytes_up),
-        "download_bytes": ("Bytes of payloads to clients", status.bytes_down),
-        "refused": ("Uploads and tests that were refused", status.refused),
-        "failures": ("Exceptions in clients' work", status.failures),
-    }
-    labels = [status.run, status.method]
-    for kind, family in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
-        for name, (text, value) in family.items():
-            metric = kind(f"fedloom_{name}", text, labels=["run", "method"])
-            metric.add_metric(labels, value)
-            yield metric
-    by_client: dict[str, tuple[str, Callable[[NodeStatus], float | None]]] = {
-        "online": ("1 if the client's node is online", lambda node: node.online),
-        "last_round": ("Last round with a result of the client", lambda node: node.round),
-        "test": (f"Last test of the client: {status.metric}", lambda node: node.value),
-        "progress_ratio": (
-            "Share of the phase that is done",
-            lambda node: node.progress.fraction if node.progress else None,
-        ),
-        "moved_seconds": (
-            "When its work last moved, since 1970",
-            lambda node: node.progress.changed if node.progress else None,
-        ),
-        "outlier": ("1 if the client stands out from the others", lambda node: node.outlier),
-    }
-    for name, (text, measure) in by_client.items():
-        metric = GaugeMetricFamily(f"fedloom_client_{name}", text, labels=["run", "method", "client"])
-        for node in status.nodes:
-            if (measured := measure(node)) is not None:
-                metric.add_metric([*labels, str(node.client)], measured)
-        yield metric
+    with served(read, port) as server:
+        try:
+            yield writer
+        except BaseException as error:
+            writer.set_failed(error)
+            raise
+        finally:
+            if time.monotonic() - server.asked < 2 * _LINGER:  # a browser shows the page
+                server.served.clear()
+                server.served.wait(_LINGER)

@@ -20,7 +20,7 @@ Piece: TypeAlias = Callable[..., Markup]
 
 def render_macro(template: str, macro: str, *arguments: object, **keys: object) -> Markup:
     """Call a macro of a template file. Raises `jinja2.UndefinedError` for a value that is missing."""
-    rendered: Markup = getattr(_environment().get_template(template).module, macro)(*arguments, **keys)
+    rendered: Markup = getattr(environment().get_template(template).module, macro)(*arguments, **keys)
     return rendered
 
 
@@ -29,7 +29,7 @@ def render_page(template: str, **values: object) -> str:
     script = "".join(map(asset, ("tables.js", "charts.js", "matrices.js", "page.js")))
     assets = {"style": Markup(asset("style.css")), "script": Markup(script), "version": __version__}
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _environment().get_template(template).render(**values, **assets, script_hash=digest)
+    return environment().get_template(template).render(**values, **assets, script_hash=digest)
 
 
 def asset(name: str) -> str:
@@ -38,8 +38,9 @@ def asset(name: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
-    templates = files("fedloom.results.report") / "templates"
+def environment(package: str = "fedloom.results.report") -> Environment:
+    """Return what renders the templates of a package, values escaped for HTML."""
+    templates = files(package) / "templates"
     return Environment(
         loader=FunctionLoader(lambda name: (templates / name).read_text(encoding="utf-8")),
         autoescape=True,
