@@ -238,8 +238,8 @@ def served(read: Read, port: int, host: str = "127.0.0.1") -> Iterator[_Server]:
 
 @contextlib.contextmanager
 def watched(config: RunConfig, name: str, port: int) -> Iterator[StatusWriter]:
-    """Serve the page of a simulation within the block; the callback that is returned must watch the run.
-    The run's folder and its numbers are as without."""
+    """Serve, within the block and at `port` of the loopback, the page of a simulation with a `config` and a `name`.
+    The callback that is returned must watch the run, whose folder and numbers stay as they are."""
     writer = StatusWriter(config, None)
     writer.begin(name, 0)
 
