@@ -19,6 +19,7 @@ from fedloom.flower.status import Failure, log
 from fedloom.flower.transport import GridTransport
 from fedloom.results.report import write_report
 from fedloom.runs.config.run_config import RunConfig, load, parse
+from fedloom.runs.storage.folders import explain_shortage
 
 
 def server_app(config: Path) -> Any:
@@ -39,7 +40,7 @@ def server_app(config: Path) -> Any:
         try:
             tests = Path(str(test)) if test else None
             transport, folder = GridTransport(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
-            with private_umask():
+            with private_umask(), explain_shortage(out):
                 result = serve(parse(load(config)), transport, tests=tests, out=out, keys=folder)
                 write_report([result], out / "report.html")
         except Exception as error:
