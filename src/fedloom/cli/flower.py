@@ -230,8 +230,8 @@ def node(
         return " ".join(" ".join(errors or [done.stderr]).split()) if done.returncode else ""
 
     authority = None if insecure else root_certificates
-    own = supernode.supernode_options(superlink, client, port, authority=authority, key=key, state=state, data=data)
-    shared.say(supernode.supervise(own, find_fault, shared.say, missed=missed, interval=heartbeat))
+    options = supernode.supernode_options(superlink, client, port, authority=authority, key=key, state=state, data=data)
+    shared.say(supernode.supervise(options, find_fault, shared.say, missed=missed, interval=heartbeat))
     raise typer.Exit(1)
 
 

@@ -306,8 +306,8 @@ class StatusWriter(Callback):
 
     def named(self, clients: Sequence[int]) -> str:
         """Return client ids as text, at most twenty of them, each with its progress if that is known."""
-        now, known = self._clock(), {client: status.progress for client, status in self._clients.items()}
-        texts = (f"{client} ({of.text(now)})" if (of := known.get(client)) else f"{client}" for client in clients)
+        now, progress = self._clock(), {client: status.progress for client, status in self._clients.items()}
+        texts = (f"{client} ({of.text(now)})" if (of := progress.get(client)) else f"{client}" for client in clients)
         return client_list([*texts])
 
     def set_failed(self, error: BaseException) -> None:

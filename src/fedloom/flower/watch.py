@@ -116,8 +116,10 @@ def _clock(when: float) -> str:
 
 @cache
 def _style_and_script() -> tuple[str, str]:
-    own = environment("fedloom.flower")
-    return asset("style.css") + own.get_template("watch.css").render(), own.get_template("watch.js").render()
+    templates = environment("fedloom.flower")
+    return asset("style.css") + templates.get_template("watch.css").render(), templates.get_template(
+        "watch.js"
+    ).render()
 
 
 def _render(template: str, status: Status, failure: Failure | None) -> str:
