@@ -10,13 +10,16 @@ REPORTED_FACTS = {
         "token": "a random word by which its disk is known",
         "samples": "how many training samples it has",
         "classes": "the class names that it knows",
-        "moments": "once, of each measured column where no scale is agreed on: mean and squared distances from it; "
+        "moments": "once, of each measured column where no scale is agreed on, and with `flower.compare: [moments]` of "
+        "the features with an agreed mean or the channels of pictures: mean and squared distances from it; "
         "where missing cells are imputed also the number of observed cells, and of each word its share; zeros for "
         "fewer than five cells. For a median also how many of its cells lie in each of 64 bins within one standard "
         "deviation of the common mean, and in 64 bins of the one with the median, which is cut up to twice more while "
         "it has five cells of all nodes",
         "clock": "its time of day",
         "leaks": "whether its test samples repeat training data",
+        "unreadable": "how many samples it leaves out because they cannot be read",
+        "labels": "only with `flower.compare: [labels]`: its training samples of each class, 0 for fewer than five",
     },
     "with an upload": {
         "steps": "optimiser steps",

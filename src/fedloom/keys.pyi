@@ -204,6 +204,13 @@ class FlowerKeys(TypedDict, total=False):
     tables, numbers), in rounds of fewer than four also of earlier rounds; null accepts any size."""
     max_norm: float | None
     """Longest distance (L2) between weights that a client uploads and was sent, or null."""
+    compare: Sequence[Literal["moments", "labels"]]
+    """What nodes report, so that their data are compared before the first round, in addition to moments of columns that
+    they standardise together: `moments` of features with an agreed mean, or of the channels of pictures, and counts of
+    `labels`, without those below five."""
+    accept_unlike: Sequence[str]
+    """Columns whose unit, coding or marks are right although other nodes have others, as client/column; `*` stands for
+    any."""
 
 class APFLOptions(TypedDict, total=False):
     alpha: float
@@ -1301,6 +1308,9 @@ class ScenarioKeys(TypedDict, total=False):
     """Leaves out columns that lack more than a share of the training cells, as {above: share}."""
     impute: ImputeKeys | None
     """Section of the values for missing cells, with `incomplete: impute`; null takes its defaults."""
+    max_bad_samples: int
+    """Largest number of samples that may be unreadable: damaged files, or rows of a table with a word among numbers.
+    They are left out, and a note names them; one more is an error."""
     test_path: Path | str | None
     """Path of another file with the test rows; null holds out a share of the rows."""
     decimal: Literal[".", ","]

@@ -7,7 +7,7 @@ import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -25,7 +25,17 @@ from fedloom.evaluation.intervals import with_group_sums
 from fedloom.evaluation.plain_states import states_from_plain
 from fedloom.flower import wire
 from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
-from fedloom.flower.node_data import Scale, count_nodes, moments_of, node_scenario, node_source, nodes_of_scenario
+from fedloom.flower.node_data import (
+    FEWEST_CELLS,
+    Scale,
+    count_nodes,
+    levels_of,
+    measured_names,
+    moments_of,
+    node_scenario,
+    node_source,
+    nodes_of_scenario,
+)
 from fedloom.flower.status import log
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, Reply, Request
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
@@ -131,7 +141,7 @@ class Node:
         return self._user_scenario or self.config.scenario.build(self.config.seed)
 
     @functools.cached_property
-    def _own_data(self) -> tuple[Scenario, bool]:
+    def _own_data(self) -> tuple[Scenario, dict[str, Any]]:
         assert self._data is not None, "a node with data of its own"
         return node_scenario(self.config, self._data, self.client)
 
@@ -228,12 +238,19 @@ class Node:
             samples=samples,
             classes=names,
             clock=time.time(),
-            leaks=self._data is not None and self._own_data[1],
+            **(self._own_data[1] if self._data is not None else {}),
         )
-        nodes = node_source(self.config)
-        if nodes is None or not nodes.reported_features or request.scale is not None or self._never_trains:
+        nodes, rows = node_source(self.config), self.indices.numpy()
+        if nodes is None or request.scale is not None or self._never_trains:
             return reply, b""
-        rows, imputes = self.indices.numpy(), bool(nodes.rules)
+        if "labels" in self.config.flower.compare:
+            counts = label_counts(scenario.train_set.y[self.indices], scenario.num_classes)
+            counts[counts < FEWEST_CELLS] = 0
+            reply = reply.model_copy(update={"labels": tuple(counts.tolist())})
+        if not nodes.reported_features:
+            levels = levels_of(scenario.train_set, rows) if measured_names(self.config) else None
+            return reply.model_copy(update={"moments": levels}), b""
+        imputes = bool(nodes.rules)
         medians = {rule.column for rule in nodes.rules if rule.strategy == "median"}
         ranges = {name: of for name, of in request.ranges.items() if name in medians}
         moments = moments_of(scenario.train_set, rows, nodes.reported_features, imputes, ranges)

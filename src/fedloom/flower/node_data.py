@@ -16,6 +16,7 @@ from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.files import read_yaml
 from fedloom.core.streams import Streams
 from fedloom.data import Dataset, Scenario
+from fedloom.data.dataset import channel_moments
 from fedloom.data.imputation import ImputedColumn, impute, unobserved_error
 from fedloom.data.leak import leak, leak_sentences
 from fedloom.data.sources.nodes import Nodes
@@ -46,21 +47,22 @@ def server_file(folder: Path | None) -> Path | None:
     return folder / "server.yaml" if folder is not None and (folder / "server.yaml").is_file() else None
 
 
-def node_scenario(config: RunConfig, file: Path, client: int) -> tuple[Scenario, bool]:
-    """Return a scenario in which `client` holds the data that its `file` names, and all others hold nothing; and
-    whether its test samples seem to repeat its training data, of which the log has counts."""
+def node_scenario(config: RunConfig, file: Path, client: int) -> tuple[Scenario, dict[str, Any]]:
+    """Return a scenario in which `client` holds the data that its `file` names, and all others hold nothing; and what
+    it says of them when it joins: whether its test samples seem to repeat its training data, and how many samples
+    cannot be read. The log has counts and names."""
     described, splits = _read(config, file)
     seed = Streams(config.seed).key("own data", client=client)
     own, newcomers = described.build(seed, splits), config.scenario.last_newcomers()
     alarms = leak_sentences(leak(own))
     _log_notes(file, [*own.notes[len(splits.notes) :], *alarms])
-    training = config.scenario.clients - newcomers
+    training, facts = config.scenario.clients - newcomers, {"leaks": bool(alarms), "unreadable": splits.unreadable}
     scenario = _with_only_client(own, client, training)
     if not newcomers:
-        return scenario, bool(alarms)
+        return scenario, facts
     ids = tuple(range(training, config.scenario.clients))
     scenario = replace(scenario, newcomers=_with_only_client(own, client - training, newcomers), newcomer_ids=ids)
-    return scenario, bool(alarms)
+    return scenario, facts
 
 
 def server_data(config: RunConfig, file: Path) -> Dataset:
@@ -150,7 +152,8 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
         absent = -1 if getattr(source, "label_separator", None) is None else 0  # a cell names all labels of its row
         train, test = (nodes.as_agreed(data, f"{file} ({name})", absent) for name, data in datasets.items())
         _log_notes(file, (*splits.notes, *notes))
-        return described, Splits(train, test, validation=splits.validation, notes=(*splits.notes, *notes))
+        parts = Splits(train, test, validation=splits.validation, notes=(*splits.notes, *notes))
+        return described, replace(parts, unreadable=splits.unreadable)
     except FedloomError as error:
         raise DataError(str(error) if str(file.absolute().parent) in str(error) else f"{file}: {error}") from None
 
@@ -256,6 +259,23 @@ def moments_of(
             bins[data.features[feature]] = tuple(tuple(np.bincount(n, minlength=BINS + 2).tolist()) for n in numbers)
     cells = tuple(observed) if imputes else None
     return ChannelMoments(mean=tuple(mean), squares=tuple(squares), observed=cells, bins=bins)
+
+
+def measured_names(config: RunConfig) -> tuple[str, ...]:
+    """Return what nodes report the moments of when they join: features that they standardise together, or, if
+    `flower.compare` says so, all features, or the channels of pictures."""
+    nodes = node_source(config)
+    if nodes is None or nodes.reported_features or "moments" not in config.flower.compare:
+        return () if nodes is None else tuple((nodes.features or ())[index] for index in nodes.reported_features)
+    return nodes.features or tuple(f"channel {channel}" for channel in range(nodes.input_shape[0]))
+
+
+def levels_of(data: Dataset, rows: np.ndarray) -> ChannelMoments:
+    """Return the moments of each channel or feature over samples [n], zeros for fewer than `FEWEST_CELLS`."""
+    x = data.x.numpy()[rows].reshape(len(rows), data.x.shape[1], -1)
+    count = len(rows) if len(rows) >= FEWEST_CELLS else 0
+    mean, std = channel_moments(x[..., None]) if count else ([0.0] * x.shape[1], [0.0] * x.shape[1])
+    return ChannelMoments(mean=tuple(mean), squares=tuple(s**2 * count for s in std), observed=(count,) * len(mean))
 
 
 def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> dict[int, str]:

@@ -185,10 +185,13 @@ class NodeRegistry:
         """Return the clients that say that their test samples repeat training data, in the order of their ids."""
         return sorted(client for client, reply in self._joined.items() if reply.leaks)
 
+    def training_replies(self) -> dict[int, JoinReply]:
+        """Return what the clients that train joined with, in the order of their ids."""
+        return {client: reply for client, reply in sorted(self._joined.items()) if client < self._training_clients}
+
     def moments(self) -> dict[int, ClientMoments]:
         """Return the moments of numeric features that training clients reported, in the order of their ids."""
-        trained = {client: reply for client, reply in sorted(self._joined.items()) if client < self._training_clients}
-        moments = {client: (reply.samples, reply.moments) for client, reply in trained.items()}
+        moments = {client: (reply.samples, reply.moments) for client, reply in self.training_replies().items()}
         return {client: ClientMoments(samples, of) for client, (samples, of) in moments.items() if of is not None}
 
     def refuse(self, client: int, reason: str) -> None:
@@ -270,6 +273,9 @@ class NodeRegistry:
             self._leave_out(request, str(error), error.client if isinstance(error, WrongClientError) else client)
             return
         self._compare_clocks(request, reply)
+        if reply.unreadable and reply.client not in self._joined:
+            text = f"client {reply.client} left out {reply.unreadable:,} unreadable samples, which its log names"
+            self._note(LogRecord(text, "unreadable", client=reply.client))
         self._absences.end(node)
         self._members.add(node)
         before = self._joined.get(reply.client)

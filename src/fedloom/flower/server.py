@@ -16,6 +16,7 @@ from fedloom.engine import Engine, Federation, Worker
 from fedloom.flower import node_data
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.checks import shares_too_large
+from fedloom.flower.comparison import compare_nodes
 from fedloom.flower.exchange import facts_limit
 from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
 from fedloom.flower.links import Links
@@ -81,11 +82,13 @@ def serve(
     if nodes is not None:
         scenario = node_data.server_scenario(config, None if tests is None else node_data.server_data(config, tests))
         scale = node_data.Scale.read(out)
-        if nodes.reported_features and scale is None:
-            measured = len(nodes.reported_features)
-            registry = NodeRegistry(links, identity, scenario, status, say, bindings, settings.node_timeout, measured)
+        measured = len(node_data.measured_names(config))
+        if (measured or settings.compare) and scale is None:
+            registry = new_registry(scenario, measured)
             registry.wait(range(scenario.clients), settings.min_clients, settings.join_timeout)
-            scale = _pool_scale(registry, config, nodes, say)
+            compare_nodes(config, registry.training_replies(), say)
+            if nodes.reported_features:
+                scale = _pool_scale(registry, config, nodes, say)
         identity = identity.model_copy(update={"scale": scale})
         scenario = scenario if scale is None else scale.apply_to_scenario(scenario, nodes)
     elif tests is not None:

@@ -134,7 +134,8 @@ class ServeRequest(Request, extra="forbid"):
 
 class JoinReply(_MessageFacts):
     """The facts of a node that joins. token: of its disk. moments: if nodes pool them. clock: in seconds since 1970.
-    leaks: whether its test samples repeat persons, or nearly equal samples, of its training data."""
+    leaks: whether its test samples repeat persons, or nearly equal samples, of its training data. unreadable: samples
+    that it leaves out. labels: its samples of each class, if `flower.compare` says so; below five, 0."""
 
     kind: Literal["joined"] = "joined"
     client: Count
@@ -144,6 +145,8 @@ class JoinReply(_MessageFacts):
     moments: ChannelMoments | None = None
     clock: Annotated[float, Field(ge=0, le=2**40)] | None = None
     leaks: bool = False
+    unreadable: _Samples = 0
+    labels: tuple[_Samples, ...] = ()
 
 
 class Note(_Facts):

@@ -66,6 +66,7 @@ class ParsedSplits:
     part_origins: tuple[str, str] | None = None  # in notes on classes, the same twice for one that was split
     has_class_notes: bool = False  # `notes` cover oddities of the classes already
     validation: int = 0
+    unreadable: tuple[np.ndarray, ...] = ()  # rows of both parts whose files cannot be read
     labels: Labels = "single"  # see `checked`
     incomplete: Incomplete = "refuse"  # what happens to missing features [n, d]; `make_scenario` imputes them
     features: tuple[str, ...] = ()
@@ -76,6 +77,14 @@ class ParsedSplits:
 
 def checked_splits(parsed: ParsedSplits) -> Splits:
     """Check both parts, and note oddities. Raises `DataError` as `checked`, and for parts of unlike kinds or shapes."""
+    for name, rows in zip(("train", "test"), parsed.unreadable, strict=False):
+        if len(rows):
+            part = getattr(parsed, name)
+            is_kept = ~np.isin(np.arange(len(part.x)), rows)
+            readable: dict[str, Any] = {name: part.rows(np.flatnonzero(is_kept))}
+            if name == "train" and parsed.validation:
+                readable["validation"] = int(is_kept[-parsed.validation :].sum())
+            parsed = replace(parsed, **readable)
     has_rows = parsed.train.x.ndim == 2 and parsed.train.x.dtype.kind in "iuf" and not parsed.tokens
     imputes = parsed.incomplete == "impute"
     if imputes and not has_rows:
@@ -122,7 +131,8 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
     if imputes:
         x = [torch.from_numpy(part.x.astype(np.float32)) for part in (parsed.train, parsed.test)]
         train, test = replace(train, x=x[0]), replace(test, x=x[1])
-    return Splits(train, test, validation=parsed.validation, notes=notes)
+    unreadable = sum(map(len, parsed.unreadable))
+    return Splits(train, test, validation=parsed.validation, unreadable=unreadable, notes=notes)
 
 
 def without_columns(parsed: ParsedSplits, rule: DropColumns) -> ParsedSplits:
@@ -177,7 +187,7 @@ class CachedSource(Source):
     def cache_keys(self) -> dict[str, Any]:
         """Return the values that identify the cache entry, in addition to the files' sizes and times."""
         values = {name: getattr(self, name) for name in type(self).model_fields if name not in self.uncached_keys}
-        for key in ("group", "labels"):  # keys that entries of earlier versions do not know
+        for key in {"group", "labels", "max_bad_samples"} & {*values}:  # that entries of earlier versions do not know
             if values[key] == type(self).model_fields[key].default:
                 del values[key]
         # Absolute: the same relative path is another file in another working folder.
@@ -201,7 +211,7 @@ class CachedSource(Source):
         learned = train.head(len(train) - splits.validation)
         facts = {key: getattr(train, key) for key in ("classes", "domains", "words", "white", "features")}
         facts |= {"moments": training_moments(learned), "validation": splits.validation, "notes": splits.notes}
-        return facts
+        return facts | {"unreadable": splits.unreadable}
 
 
 _FACTS = package_table(Path(__file__).with_name("published.toml"))
@@ -318,5 +328,5 @@ def _splits_of_entry(entry: CacheEntry) -> Splits:
         names["features"] = tuple(meta.get("features", ()))
         return Dataset(x, y, domain=domain, group=group, white=meta["white"], **names)
 
-    notes, validation = tuple(meta.get("notes", ())), meta.get("validation", 0)
-    return Splits(dataset("train"), dataset("test"), validation=validation, notes=notes)
+    counts = {key: meta.get(key, 0) for key in ("validation", "unreadable")}
+    return Splits(dataset("train"), dataset("test"), notes=tuple(meta.get("notes", ())), **counts)

@@ -1,10 +1,11 @@
 """Pictures in folders: those of a user, Tiny-ImageNet, and the domains of Office-Caltech10 and DomainNet."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -19,6 +20,7 @@ from fedloom.data.sources.npz import PublishedImages, channels_first, read_npz
 from fedloom.data.sources.pixels import WHITE, PictureNotes, decode_into, read_pixels, resized
 from fedloom.data.sources.source import (
     GroupPattern,
+    MaxBadSamples,
     file_name_notes,
     first_rows,
     number_groups,
@@ -35,16 +37,18 @@ def decode_parts(
     size: int,
     channels: int,
     allocate: Allocator,
+    max_bad: int = 0,
 ) -> ParsedSplits:
     """Decode the pictures of both parts (names and labels, of `classes`) from files into uint8 [n, channels, size,
-    size] made by `allocate`; NIfTI becomes float32, volumes [n, channels, size, size, size]. Raises `DataError`."""
+    size] made by `allocate`; NIfTI becomes float32, volumes [n, channels, size, size, size]. Raises `DataError`,
+    for pictures that cannot be decoded if these are more than `max_bad`."""
     arrays = {"train.x": train, "test.x": test}
     names, shape = [name for name, _ in (*train, *test)], [channels, size, size]
     count = sum(map(medical.is_nifti, names))
     if 0 < count < len(names):
         remedy = "part them"
         raise DataError(f"{files.path}: {count:,} of {len(names):,} files are NIfTI, without black and white; {remedy}")
-    if count and read_pixels(files.read(names[0]), files.display_name(names[0]), 1, PictureNotes()).ndim == 3:
+    if count and _first_readable(files, names, max_bad).ndim == 3:
         shape = [channels, size, size, size]
         require_memory(4 * len(names) * math.prod(shape), str(files.path))
     stored = np.float32 if count else np.uint8
@@ -52,12 +56,21 @@ def decode_parts(
     rows = {name: (key, row) for key, listed in arrays.items() for row, (name, _) in enumerate(listed)}
     if len(rows) < len(train) + len(test):
         raise DataError(f"{files.path}: a picture is listed twice; each may be in one part only, once")
-    notes = decode_into(files, rows, pixels, allocate)
+    notes, damaged = decode_into(files, rows, pixels, allocate, max_bad)
+    places = [[row for key, row in map(rows.__getitem__, damaged) if key == part] for part in arrays]
     parts = [
         ParsedSamples(pixels[key], np.array([label for _, label in listed], np.int64)) for key, listed in arrays.items()
     ]
-    parsed = ParsedSplits(str(files.path), parts[0], parts[1], tuple(classes), notes=notes)
+    unreadable = tuple(np.array(of_part, np.int64) for of_part in places)
+    parsed = ParsedSplits(str(files.path), parts[0], parts[1], tuple(classes), notes=notes, unreadable=unreadable)
     return parsed if count else replace(parsed, white=WHITE)
+
+
+def _first_readable(files: Files, names: Sequence[str], max_bad: int) -> np.ndarray:
+    for name in names[:max_bad]:
+        with contextlib.suppress(DataError):
+            return read_pixels(files.read(name), files.display_name(name), 1, PictureNotes())
+    return read_pixels(files.read(names[max_bad]), files.display_name(names[max_bad]), 1, PictureNotes())
 
 
 def parse_class_folders(
@@ -69,9 +82,11 @@ def parse_class_folders(
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
     group: GroupPattern | str | None = None,
+    max_bad: int = 0,
 ) -> ParsedSplits:
-    """Make a set from class folders of files, see `find_class_folders` (classes) and `decode_parts` (size, channels).
-    The training set is shuffled. Without a test part, `test_share` of each class is one (seed 0), in whole groups."""
+    """Make a set from class folders, see `find_class_folders` (files, classes) and `decode_parts` (size, channels,
+    max_bad). The training set is shuffled. Without a test part, `test_share` of each class is one (seed 0), in whole
+    groups."""
     origin = str(files.path)
     listed = class_folders.find_class_folders(files, classes)
     rng = np.random.default_rng(0)
@@ -92,7 +107,7 @@ def parse_class_folders(
         rows = stratified_split(labels, test_share, rng, origin, groups[0])
         pictures, paths, groups = pictures * 2, paths * 2, groups[:1] * 2
     train, test = ([part[row] for row in chosen] for part, chosen in zip(pictures, rows, strict=True))
-    parsed = decode_parts(files, train, test, listed.classes, size, channels, allocate)
+    parsed = decode_parts(files, train, test, listed.classes, size, channels, allocate, max_bad)
     samples = zip((parsed.train, parsed.test), groups, rows, strict=True)
     parts = [replace(part, group=None if of is None else of[chosen]) for part, of, chosen in samples]
     parsed = replace(parsed, train=parts[0], test=parts[1])
@@ -117,12 +132,15 @@ class ImageFolder(ImageSource):
     with the extra `medical` DICOM and NIfTI; other files are counted in a note. Pixels with 12 or 16 bits keep their
     levels, as real numbers."""
 
+    keys_added_later = frozenset({"max_bad_samples"})
+
     path: Path = Field(description="Path of the folder or the archive.", examples=["photos"])
     size: int = Field(64, ge=1, le=2048, description="Height and width that pictures are resized to, in pixels.")
     channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
     test_share: float = Field(
         0.2, gt=0, lt=1, description="Share of each class held out as test pictures where the folder has no test part."
     )
+    max_bad_samples: MaxBadSamples = 0
 
     def files(self) -> Sequence[Path]:
         if not self.path.exists():
@@ -131,8 +149,8 @@ class ImageFolder(ImageSource):
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         files = open_files(self.path)
-        share, group = self.test_share, self.group
-        return parse_class_folders(files, self.size, self.channels, allocate, test_share=share, group=group)
+        keys: dict[str, Any] = {"test_share": self.test_share, "group": self.group, "max_bad": self.max_bad_samples}
+        return parse_class_folders(files, self.size, self.channels, allocate, **keys)
 
 
 _ANNOTATIONS = "val/val_annotations.txt"

@@ -113,9 +113,11 @@ class FileNames(_Listed, ImageSource):
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         pictures, (train_files, test_files), parsed = self._pictures()
-        decoded = decode_parts(pictures, train_files, test_files, parsed.classes, self.size, self.channels, allocate)
+        keys = parsed.classes, self.size, self.channels, allocate, self.max_bad_samples
+        decoded = decode_parts(pictures, train_files, test_files, *keys)
         train, test = replace(parsed.train, x=decoded.train.x), replace(parsed.test, x=decoded.test.x)
-        return replace(parsed, train=train, test=test, white=decoded.white).with_notes(*decoded.notes)
+        parsed = replace(parsed, train=train, test=test, white=decoded.white, unreadable=decoded.unreadable)
+        return parsed.with_notes(*decoded.notes)
 
     def _pictures(self, headers: bool = True) -> tuple[Files, list[list[tuple[str, int]]], ParsedSplits]:
         """Return the folder or archive, names of both parts (with 0 for a label), and the listed set, with the patients

@@ -288,12 +288,17 @@ def decode(raw: bytes, label: str, size: int, channels: int, notes: PictureNotes
 
 
 def decode_into(
-    files: Files, rows: Mapping[str, tuple[str, int]], arrays: dict[str, np.ndarray], allocate: Allocator
-) -> tuple[str, ...]:
+    files: Files,
+    rows: Mapping[str, tuple[str, int]],
+    arrays: dict[str, np.ndarray],
+    allocate: Allocator,
+    max_bad: int = 0,
+) -> tuple[tuple[str, ...], list[str]]:
     """Decode pictures of files into rows of arrays [n, channels, size, size]; `rows` gives (key, row) by name.
-    Return notes. Raises `DataError` for pictures that cannot be decoded: the first one, and how many."""
+    Return notes, and the names of pictures that cannot be decoded. Raises `DataError` for more than `max_bad` of them:
+    the first one, and how many."""
     notes = PictureNotes()
-    damaged: list[str] = []
+    damaged: dict[str, str] = {}
     channels, size = next(iter(arrays.values())).shape[1::2]
     for name, raw in files.read_each(rows):
         try:
@@ -301,15 +306,20 @@ def decode_into(
             if pixels.ndim != arrays[rows[name][0]].ndim - 1:
                 raise DataError(f"{printable(name)}: cannot be among the others (a volume among slices, or a slice)")
         except DataError as error:
-            damaged.append(f"{files.display_name(name)}{str(error).removeprefix(printable(name))}")
+            damaged[name] = f"{files.display_name(name)}{str(error).removeprefix(printable(name))}"
             continue
         key, row = rows[name]
         put(pixels, arrays, key, row, allocate)
-    if damaged:
-        others = "".join(f", {line.partition(': cannot')[0]}" for line in damaged[1:4])
-        count = f"{len(damaged):,} of {len(rows):,} pictures cannot be decoded"
-        raise DataError(f"{damaged[0]}; {count}{others}: copy them again, or take them out")
-    return notes.sentences()
+    if not damaged:
+        return notes.sentences(), []
+    first, *others = damaged.values()
+    text = f"{first}; {len(damaged):,} of {len(rows):,} pictures cannot be decoded"
+    if len(damaged) > max_bad:
+        text += "".join(f", {line.partition(': cannot')[0]}" for line in others[:3])
+        allowed = f" (max_bad_samples: {max_bad})" if max_bad else ""
+        raise DataError(f"{text}{allowed}: copy them again, or take them out")
+    listed = ", ".join(files.display_name(name) for name in damaged)
+    return (*notes.sentences(), f"{text} and were left out (max_bad_samples: {max_bad}): {listed}"), [*damaged]
 
 
 def put(pixels: np.ndarray, arrays: dict[str, np.ndarray], key: str, row: int, allocate: Allocator) -> None:

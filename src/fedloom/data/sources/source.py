@@ -118,6 +118,15 @@ Labels = Annotated[
     ),
 ]
 
+MaxBadSamples = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="Largest number of samples that may be unreadable: damaged files, or rows of a table with a word "
+        "among numbers. They are left out, and a note names them; one more is an error.",
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Splits:
@@ -130,6 +139,7 @@ class Splits:
     rules: tuple[ImputedColumn, ...] = ()  # for missing cells, NaN in `x`; `make_scenario` computes the values
     own_moments: bool = False  # pixels have the training set's; computed again where clients or a domain never train
     validation: int = 0  # number of given validation samples, the last ones of `train`
+    unreadable: int = 0  # samples that were left out by `max_bad_samples`
     notes: tuple[str, ...] = ()  # a sentence on each kind of data that was left out or looks like a mistake
     suspect: str = ""  # the column of `Dataset.suspect`
     flow: dict[str, Any] = field(default_factory=dict)  # rows and groups of each stage, see `fedloom.data.flow.stage`

@@ -350,3 +350,16 @@ class FlowerConfig(Section, allow_inf_nan=False):
     max_norm: float | None = Field(
         None, gt=0, description="Longest distance (L2) between weights that a client uploads and was sent, or null."
     )
+    compare: tuple[Literal["moments", "labels"], ...] = Field(
+        (),
+        description="What nodes report, so that their data are compared before the first round, in addition to moments "
+        "of columns that they standardise together: `moments` of features with an agreed mean, or of the channels of "
+        "pictures, and counts of `labels`, without those below five.",
+        examples=[["moments", "labels"]],
+    )
+    accept_unlike: tuple[Annotated[str, Field(pattern=r"^(\d+|\*)/.+")], ...] = Field(
+        (),
+        description="Columns whose unit, coding or marks are right although other nodes have others, as client/column; "
+        "`*` stands for any.",
+        examples=[["2/age", "*/pressure"]],
+    )

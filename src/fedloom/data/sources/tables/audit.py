@@ -12,6 +12,7 @@ import numpy as np
 
 from fedloom.data.findings import LEAK, LISTED, DataFinding, DataFindings
 from fedloom.data.labels import ID_NAME, near_twins
+from fedloom.data.sites import FACTORS, unlike_columns
 from fedloom.data.sources.tables.audited_table import (
     FEW_ROWS,
     SEVERAL,
@@ -28,13 +29,6 @@ from fedloom.data.sources.tables.columns import Column
 _NOTED = ("group-like", "sentinel", "contradiction", "look-alikes", "codes", "id", "tells the label", "tells the owner")
 _MOST_SENTINELS = 4
 _OWNERS = 100
-_UNITS = (
-    "7 days and weeks, 10 millimetres and centimetres, 12 months and years, 60 minutes and hours, 100 centimetres and "
-    "metres, 365.25 days and years, 1000 grams and kilograms, 2.2046 pounds and kilograms, 2.54 centimetres and "
-    "inches, 30.48 centimetres and feet, 18.016 glucose in mg/dl and mmol/l, 38.67 cholesterol in mg/dl and mmol/l, "
-    "88.42 creatinine in µmol/l and mg/dl"
-)
-_FACTORS = {float(factor): units for factor, _, units in (unit.partition(" ") for unit in _UNITS.split(", "))}
 _TIMES = re.compile(r"(?i)(.*[ _.-])?(years?|yr|months?|weeks?|days?|dates?|hours?|times?|t)")
 _LATER_NAMES = re.compile(
     r"(.*[ _.-])?(status|death|dead|died|event|censor(ed|ing)?|follow[ _.-]?up|futime|surv(ival)?([ _.-]?time)?|los|"
@@ -48,7 +42,7 @@ _EVENTS = re.compile(r"(?i)status|delta|death|dead|died|event|cens(or(ed|ing)?)?
 def audit_table(table: AuditedTable, is_run: bool = False) -> DataFindings:
     """Return the findings of all checks, for a run of those that it notes; below ten rows only names are compared."""
     checks = [sentinels_and_units, contradictions, codes_as_numbers, constants, ids, group_columns, tellers]
-    checks += [] if is_run else [owners_in_other_units, known_later]
+    checks += [] if is_run else [unlike_owners, known_later]
     found = [*table.refused, *look_alikes(table)]
     found += [finding for check in checks for finding in check(table)] if len(table.numbers) >= FEW_ROWS else []
     refused = {finding.column for finding in table.refused}
@@ -102,7 +96,7 @@ def sentinels_and_units(table: AuditedTable) -> Iterator[DataFinding]:
             small, factor = parts
             rarer = small if 2 * small.sum() <= np.isfinite(cells).sum() else (cells > 0) & ~small
             ratio = np.median(cells[(cells > 0) & ~small]) / np.median(cells[small])
-            rule = f"two separate ranges whose medians differ {ratio:.3g} times, as {_FACTORS[factor]} do"
+            rule = f"two separate ranges whose medians differ {ratio:.3g} times, as {FACTORS[factor]} do"
             yield table.finding("mixed units", name, rule, "bring the column to one unit in the file", rarer)
 
 
@@ -174,38 +168,25 @@ def unit_parts(values: np.ndarray) -> tuple[np.ndarray, float] | None:
     return (positive & (values < np.exp((low[-1] + high[0]) / 2)), factor) if factor and is_apart else None
 
 
-def owners_in_other_units(table: AuditedTable) -> Iterator[DataFinding]:
-    """Yield features of which some of the 100 largest owners (20 rows or more) have another unit than the largest one:
-    median and IQR differ by the same factor, within 15 %, and the ranges between q10 and q90 do not overlap."""
-    if table.owner is None or table.owner in table.unused:
+def unlike_owners(table: AuditedTable) -> Iterator[DataFinding]:
+    """Yield features of which one of the 100 largest owners has another unit, mark, code or order than the others."""
+    if table.owner is None or table.owner in table.unused or not table.measurements:
         return
-    owners, names = table.codes[table.owner], table.columns[table.owner].as_words().words or ()
-    for name, values in table.measurements.items():
-        usable = np.isfinite(values) & (owners >= 0)
-        sizes = np.bincount(owners[usable], minlength=len(names))
-        parts = np.split(values[usable][np.argsort(owners[usable], kind="stable")], np.cumsum(sizes)[:-1])
-        large = [owner for owner in np.argsort(-sizes)[:_OWNERS].tolist() if sizes[owner] >= SEVERAL]
-        cuts = {owner: np.quantile(parts[owner], [0.1, 0.25, 0.5, 0.75, 0.9]) for owner in large}
-        factors = {owner: factor for owner in large if (factor := _between(cuts[owner], cuts[large[0]]))}
-        if factors:
-            shown = ", ".join(f"'{names[owner]}'" for owner in [*factors][:LISTED])
-            factor = next(iter(factors.values()))
-            rule = f"owners {shown} differ from '{names[large[0]]}' {factor:g} times, as {_FACTORS[factor]} do"
-            held = usable & np.isin(owners, [*factors])
-            yield table.finding("mixed units", name, rule, "bring the owners to one unit in the file", held)
-
-
-def _between(first: np.ndarray, second: np.ndarray) -> float | None:
-    """Return the factor between the units of two owners, by the q10, q25, q50, q75 and q90 of their values."""
-    low, high = sorted((first, second), key=lambda cuts: float(cuts[2]))
-    if low[2] <= 0 or low[3] <= low[1] or high[0] <= low[4]:
-        return None
-    factor = _factor(high[2] / low[2])
-    return factor if factor == _factor((high[3] - high[1]) / (low[3] - low[1])) else None
+    codes, names = table.codes[table.owner], table.columns[table.owner].as_words().words or ()
+    owners = np.argsort(-np.bincount(codes[codes >= 0], minlength=len(names)), kind="stable")[:_OWNERS]
+    values = np.stack([*table.measurements.values()], 1)
+    rows = [np.ma.masked_invalid(values[codes == owner]) for owner in owners]
+    means, deviations = (np.array([getattr(of, key)(0).filled(0.0) for of in rows]) for key in ("mean", "std"))
+    counts = np.array([of.count(0) for of in rows])
+    for unlike in unlike_columns([*table.measurements], means, deviations, counts):
+        if not unlike.is_note:
+            rule = f"owner '{names[owners[unlike.site]]}': {unlike.numbers}: {unlike.reason}"
+            held = codes == owners[unlike.site]
+            yield table.finding("unlike owner", unlike.column, rule, "mend the cells of this owner in the file", held)
 
 
 def _factor(ratio: float) -> float | None:
-    return min((f for f in _FACTORS if abs(ratio / f - 1) <= 0.15), key=lambda f: abs(ratio / f - 1), default=None)
+    return min((f for f in FACTORS if abs(ratio / f - 1) <= 0.15), key=lambda f: abs(ratio / f - 1), default=None)
 
 
 def contradictions(table: AuditedTable) -> Iterator[DataFinding]:

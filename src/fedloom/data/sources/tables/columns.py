@@ -88,7 +88,7 @@ class CellFormat:
 class Column:
     """One column [n]. `values`: numbers as stored, or for words the index into `words`, the different ones that occur.
     missing: bool [n], cells without a value, or None; their `values` mean nothing. unit: of numbers that are written
-    with one. note: how other cells than plain numbers became numbers."""
+    with one. note: how other cells than plain numbers became numbers. unreadable: bool [n], words among numbers."""
 
     name: str
     values: np.ndarray
@@ -97,6 +97,7 @@ class Column:
     absence: Literal["null", "blank", "nan"] = "null"  # how a cell lacks its value: null or mark, empty text, NaN
     unit: str = ""
     note: str = ""
+    unreadable: np.ndarray | None = None
 
     @property
     def is_missing(self) -> np.ndarray:
@@ -262,6 +263,12 @@ def incomplete_rows(columns: Iterable[Column], rows: int) -> np.ndarray:
     for column in columns:
         incomplete |= column.is_missing
     return incomplete
+
+
+def unreadable(columns: Iterable[Column], rows: int) -> np.ndarray:
+    """Return the numbers of the rows in which a column holds a word among numbers."""
+    odd = [column.unreadable for column in columns if column.unreadable is not None]
+    return np.flatnonzero(np.any([np.zeros(rows, bool), *odd], axis=0))
 
 
 def _numbers(values: "pa.ChunkedArray", name: str, cell_format: CellFormat) -> Column:

@@ -15,7 +15,7 @@ from fedloom.core.errors import ConfigError, DataError, suggest_name
 from fedloom.data.imputation import DropColumns, Impute, ImputeSection, Incomplete
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
-from fedloom.data.sources.source import Source, Splits, number_groups
+from fedloom.data.sources.source import MaxBadSamples, Source, Splits, number_groups
 from fedloom.data.sources.tables import columns as cells
 from fedloom.data.sources.tables import encoding, words
 from fedloom.data.sources.tables.audit import run_notes
@@ -32,7 +32,7 @@ class TableSource(Source):
 
     model: ClassVar[str] = "mlp"
     keys_added_later: ClassVar[frozenset[str]] = frozenset(
-        {"drop", "drop_columns", "impute", "incomplete", "label_separator", "missing", "no_label"}
+        {"drop", "drop_columns", "impute", "incomplete", "label_separator", "max_bad_samples", "missing", "no_label"}
     )
     typed: ClassVar[bool] = False  # whether the files state the kinds of their columns
 
@@ -78,6 +78,7 @@ class TableSource(Source):
     incomplete: Incomplete = "refuse"
     drop_columns: DropColumns = Field({})
     impute: ImputeSection = None
+    max_bad_samples: MaxBadSamples = 0
 
     @model_validator(mode="after")
     def _labels_agree(self) -> "TableSource":
@@ -128,6 +129,8 @@ class TableSource(Source):
             notes.append(f"{origin}: columns that lack too many of {most:,} cells (drop_columns) left out: {listed}")
         if not names:
             raise DataError(f"{origin}: drop_columns = {self.drop_columns} leaves no column to learn from")
+        bad, about_rows = words.unreadable_rows(files, as_read, self.max_bad_samples)
+        notes += about_rows
         notes += words.unused_marks(files, as_read, self.cell_format)
         for file, columns in zip(files, as_read, strict=True):
             if not self.typed and self.cell_format.thousands is None:
@@ -189,6 +192,7 @@ class TableSource(Source):
             train=replace(splits.train, features=titles, suspect=suspects[0] if suspect else None),
             test=replace(splits.test, features=titles, suspect=suspects[1] if suspect else None),
             suspect=suspect,
+            unreadable=bad,
             flow=flow,
             domains_are_owners=bool(owners),
             numeric_features=tuple(position for position, (_, word) in enumerate(pairs) if not word),
@@ -244,6 +248,8 @@ class TableSource(Source):
         if name in (*self.label_columns, self.owner, *self.categorical):
             return column
         column = words.measured(column, file.path, self.cell_format, like is not None)
+        if self.max_bad_samples and column.words is not None:
+            column = words.with_unreadable(column, self.cell_format, self.max_bad_samples)
         if like is not None and column.unit and like.unit and column.unit.casefold() != like.unit.casefold():
             raise DataError(f"{file.path}: column '{name}' is in {column.unit}, that of training rows in {like.unit}")
         return column
@@ -368,13 +374,18 @@ class TableSource(Source):
         imputes = self.incomplete == "impute"
         names = [name for name in columns if name not in self._unrecorded and (not imputes or name in self.apart)]
         needed = [columns[name] for name in names]
-        incomplete = cells.incomplete_rows(needed, file.rows)
+        incomplete, unreadable = (
+            cells.incomplete_rows(needed, file.rows),
+            cells.unreadable(columns.values(), file.rows),
+        )
+        incomplete[unreadable] = False
         count = int(incomplete.sum())
-        if not count:
+        incomplete[unreadable] = True
+        if not incomplete.any():
             return columns, []
-        if count == file.rows:
+        if incomplete.all():
             raise DataError(f"{file.path}: every row lacks a value; leave out the columns that are empty (drop)")
         rows = np.flatnonzero(~incomplete)
         lack = f"lack {'a label, owner or group, which are never imputed,' if imputes else 'a value'}"
         note = f"{file.path}: {count:,} of {file.rows:,} rows {lack} and were left out (incomplete: {self.incomplete})"
-        return {name: column.rows(rows) for name, column in columns.items()}, [note]
+        return {name: column.rows(rows) for name, column in columns.items()}, [note] if count else []

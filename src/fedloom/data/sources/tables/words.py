@@ -12,7 +12,15 @@ import numpy as np
 
 from fedloom.core.errors import DataError, short_repr
 from fedloom.data.labels import MISSING_MARKS, missing_marks
-from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, is_text, to_ascii, without_types
+from fedloom.data.sources.tables.columns import (
+    CellFormat,
+    Column,
+    ReadingError,
+    is_text,
+    to_ascii,
+    unreadable,
+    without_types,
+)
 from fedloom.data.sources.tables.table_files import TableFile
 
 if TYPE_CHECKING:
@@ -159,6 +167,30 @@ def measured(column: Column, path: Path, cell_format: CellFormat, is_number: boo
     missing = np.array([value is None for value, _, _ in words.values()])[column.values] | column.is_missing
     numbers = np.array([value or 0 for value, _, _ in words.values()])[column.values]
     return Column(column.name, numbers, None, missing if missing.any() else None, "null", unit, "; ".join(says))
+
+
+def with_unreadable(column: Column, cell_format: CellFormat, most: int) -> Column:
+    """Return a column of words as numbers, if its cell_format reads all but at most `most` cells and more than half."""
+    numbers = [cell_format.number(word) for word in column.words or ()]
+    is_odd = np.array([number is None for number in numbers])[column.values] & ~column.is_missing
+    if not 0 < is_odd.sum() <= most or 2 * is_odd.sum() >= len(column.present_values):
+        return column
+    filled = next(number for number in numbers if number is not None)  # 0 would look like a mark of missing values
+    values = np.array([filled if number is None else number for number in numbers])[column.values]
+    return Column(column.name, values, None, column.missing, column.absence, unreadable=is_odd)
+
+
+def unreadable_rows(
+    files: Sequence[TableFile], tables: Sequence[Mapping[str, Column]], most: int
+) -> tuple[int, list[str]]:
+    """Return how many rows of `files` hold a word among numbers in the columns of their `tables`, and sentences that
+    name them. Raises `DataError` for more than `most`."""
+    rows = [unreadable(table.values(), file.rows) + 1 for table, file in zip(tables, files, strict=True)]
+    if (count := sum(map(len, rows))) > most:
+        raise DataError(f"{files[0].path}: {count:,} rows hold a word among numbers (max_bad_samples: {most})")
+    says = f"rows with a word among numbers were left out (max_bad_samples: {most})"
+    listed = [(file.path, ", ".join(map(str, of))) for file, of in zip(files, rows, strict=True) if len(of)]
+    return count, [f"{path}: {says}: {numbers}" for path, numbers in listed]
 
 
 def _read_cell(word: str, cell_format: CellFormat) -> tuple[int | float | None, str, str] | None:
