@@ -120,7 +120,7 @@ def test_small_rounds_name_and_refuse_a_client_that_reverses_and_enlarges_its_ch
 
 
 def test_a_state_that_cannot_be_kept_ends_the_run_and_leaves_the_last_one(nodes_of, tmp_path):
-    few = three_clients(min_clients=3)
+    few = three_clients(min_clients=3, max_ratio=None)
     with pytest.raises(FederationError, match="the state before this round is kept"):
         serve(few, Faulty(nodes_of(few), forging(huge, client=1, rounds=[2])), out=tmp_path / "run")
     result = serve(few, Faulty(nodes_of(few)), out=tmp_path / "run")
