@@ -191,10 +191,13 @@ class PhasePlan:
     def of(sampler: BatchSampler, phase: Train, job: Job) -> "PhasePlan":
         """Plan a phase by its epochs or number of steps. A job without a batch in the sampler takes no step."""
         epoch_batches = sampler.batches_per_epoch(job, phase.share)
-        if phase.steps is None or not epoch_batches:
+        steps = phase.steps
+        if job.steps is not None:
+            steps = min(job.steps, phase.epochs * epoch_batches if steps is None else steps)
+        if steps is None or not epoch_batches:
             return PhasePlan(phase.epochs, epoch_batches, epoch_batches)
-        epochs = -(-phase.steps // epoch_batches)
-        return PhasePlan(epochs, epoch_batches, phase.steps - (epochs - 1) * epoch_batches)
+        epochs = -(-steps // epoch_batches)
+        return PhasePlan(epochs, epoch_batches, steps - (epochs - 1) * epoch_batches)
 
     def batches(self, epoch: int) -> int:
         return self.last_epoch_batches if epoch == self.epochs - 1 else self.epoch_batches

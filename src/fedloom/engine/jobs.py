@@ -90,6 +90,7 @@ class Job:
     indices: Tensor  # the client's training samples in the shared set [n_k], int64
     measured: bool = False  # whether gradients of the loss's terms are measured in the last step of training phases
     stage: Stage = "round"
+    steps: int | None = None  # the most steps of a training phase
 
 
 class SentJobs:
@@ -98,7 +99,7 @@ class SentJobs:
 
     def __init__(self, clients: Sequence[int], make: Callable[[int], Job], kept: Container[int]) -> None:
         self._clients, self._make, self._kept = clients, make, kept
-        self.bytes = 0
+        self.bytes: dict[int, int] = {}  # by client
         self.payloads: dict[int, Record] = {}
         self.samples: dict[int, Job] = {}
 
@@ -115,7 +116,7 @@ class SentJobs:
             if payload.keys() != last.keys() or any(payload[name] is not last[name] for name in payload):
                 size = wire_size(payload) if payload else 0
             last = payload
-            self.bytes += size
+            self.bytes[client] = size
             if client in self._kept:
                 self.payloads[client] = payload
             # not the first that starts, because engines take the largest clients first

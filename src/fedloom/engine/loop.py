@@ -4,7 +4,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import torch
@@ -16,6 +16,7 @@ from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views, label_counts
 from fedloom.engine import round_report
 from fedloom.engine.client import Worker
+from fedloom.engine.clock import Arrivals, Clock, Devices, Trained
 from fedloom.engine.jobs import (
     EvalJob,
     Job,
@@ -44,25 +45,39 @@ Guard: TypeAlias = Callable[[Callable[[Uploads], Record], Record, Uploads], tupl
 
 _CACHED_CLIENTS = 4096  # clients whose class counts are cached
 _SORTED_BY_SIZE = 32  # last clients of a round, which start by size
+_NO_LIMITS: Mapping[int, int] = {}
+
+
+@dataclass(slots=True)
+class _Work:
+    """The clients' work in a round so far: bytes and payloads by client, seconds, and when the last training ended."""
+
+    bytes_up: dict[int, int] = field(default_factory=dict)
+    bytes_down: dict[int, int] = field(default_factory=dict)
+    payloads: dict[int, Record] = field(default_factory=dict)
+    seconds: float = 0.0
+    ended: float = 0.0
 
 
 class Federation:
     """A running federation: the server's state, the clients' states, and the number of finished rounds.
 
-    A checkpoint holds these three alone (`server`, `states`, `round`), because everything random is derived from them
-    and the seed. Raises `ConfigError` if the method refuses the run.
+    A checkpoint holds these three (`server`, `states`, `round`) and the `clock` if there is one, because everything
+    random is derived from them and the seed. Raises `ConfigError` if the method refuses the run.
 
     Attributes:
         methods: the method of each stage: of the rounds, and of an opening and a closing round if the run has them.
         initial_diagnostics: the method's reports before the first round.
         guard: if set, it tests every new server state before it is kept, and may leave uploads out.
         observer: if set, it looks at every round of the method. It changes nothing.
+        clock: virtual time, with the uploads that are on their way; None without.
 
     Args:
         tasks: one task for each architecture; client k has the task k mod their number.
         participation: share of the clients that is drawn for a round, above 0 and at most 1.
         states: where client states are kept; None keeps all in memory.
         nets: nets with which the server computes, one for each architecture.
+        devices: those of the clients in virtual time; None has no such time, unless the method is asynchronous.
     """
 
     def __init__(
@@ -75,14 +90,20 @@ class Federation:
         participation: float,
         states: ClientStates | None = None,
         nets: Sequence[FunctionalNet] = (),
+        devices: Devices | None = None,
     ) -> None:
         self.method, self.engine, self.tasks, self.scenario = method, engine, tasks, scenario
         # views of the clients, or of one client that has all samples
         self.train = scenario.train.together() if method.spec.pooled else scenario.train
         self.clients_per_round = max(1, round(participation * scenario.clients))
         require_data(method, scenario)
+        arrivals = method.spec.arrivals
+        self.clock: Clock | None = None
+        if not method.spec.pooled and (devices is not None or arrivals is not None):
+            samples = [len(self.train[client]) for client in range(len(self.train))]
+            self.clock = Clock(devices or Devices(), method, tasks[0], samples)
         with hooked(method, "examine", 0):
-            self.initial_diagnostics = list(method.examine(tasks, self.clients_per_round))
+            self.initial_diagnostics = list(method.examine(tasks, arrivals or self.clients_per_round))
         if scenario.attack is not None and (reason := scenario.attack.why_idle(self.clients_per_round)) is not None:
             self.initial_diagnostics.append(Diagnostic("attack.idle", reason, 0.0))
         self._nets, self.methods = nets, methods_by_stage(method)
@@ -158,7 +179,7 @@ class Federation:
         state = self.states.get(ctx.client)
         return self.state_of(ctx) if state is None else state
 
-    def job(self, client: int, round_: int, *, measured: bool = False) -> Job:
+    def job(self, client: int, round_: int, *, measured: bool = False, steps: int | None = None) -> Job:
         """Return one client's job in round `round_`, which counts from 1, or is 0 for an opening round."""
         ctx = self.client_context(client, round_)
         if self.method.spec.pooled:
@@ -167,7 +188,7 @@ class Federation:
         stage = self.stage_of(round_)
         with hooked(self.methods[stage], "down", round_, client):
             payload = self.methods[stage].down(self.server, client, self.context(round_, client))
-        return Job(ctx, payload, self._job_state(ctx), self.train.tensor(client), measured, stage)
+        return Job(ctx, payload, self._job_state(ctx), self.train.tensor(client), measured, stage, steps)
 
     def stage_of(self, round_: int) -> Stage:
         """Return the stage of a round: 0 is the opening, one after the last the closing, if the method has them."""
@@ -195,7 +216,8 @@ class Federation:
         next_round = self.round + 1
         with self.tasks[0].streams.isolated("server", next_round):
             opening = self._run_with_all("opening", 0) if next_round == 1 else None
-            report = self._run_round(self.method, next_round, self.participants(next_round))
+            drawn = self.participants(next_round) if self.method.spec.arrivals is None else ()
+            report = self._run_round(self.method, next_round, drawn)
             self.round = next_round
             closing = self._run_with_all("closing", next_round + 1) if next_round == self.tasks[0].rounds else None
         return report.with_stages(opening, closing)
@@ -208,26 +230,19 @@ class Federation:
 
     def _run_round(self, method: Method, round_: int, drawn: Sequence[int]) -> RoundReport:
         """Run a round with the clients drawn for it: send, train, arrive, aggregate, observe, store."""
-        started, self._drawn = time.perf_counter(), (round_, tuple(drawn))
+        started, self._drawn, work = time.perf_counter(), (round_, tuple(drawn)), _Work()
         ctx, observed = self.context(round_), self.observer is not None and method is self.method
-        attackers = frozenset[int]() if method.spec.pooled else frozenset(self.scenario.bad).intersection(drawn)
-        # Send and train: the engine asks for each job when a client starts, and no client trains after this loop.
-        jobs = self._jobs(round_, drawn, drawn if observed else attackers)
-        by_client, bytes_up = dict[int, JobResult](), 0
-        for result in self.engine.run(jobs):
-            by_client[result.client] = result
-            bytes_up += wire_size(result.upload) if result.upload else 0
-        # Arrive: in the order of client ids, in which every mean sums.
-        arrived, stage = time.perf_counter(), self.stage_of(round_)
-        if stage != "round" or round_ == ctx.task.rounds:  # the payloads of other rounds would only take memory
-            self.sample_jobs[stage] = jobs.samples
-        uploads: Uploads = {client: by_client[client].upload for client in sorted(by_client)}
-        forged = with_forged(uploads, attackers, jobs.payloads, self.scenario, method.spec, self.task_of, round_)
-        with hooked(method, "unpack", round_):
-            uploads = method.unpack(self.server, forged, functools.partial(self.context, round_))
+        if self.clock is None:
+            by_client, uploads = self._train(method, round_, drawn, work)
+            arrivals = None
+        else:
+            arrivals = self._train_on(self.clock, method, round_, drawn, work)
+            by_client = arrivals.results
+            uploads = {client: result.upload for client, result in by_client.items()}
+            ctx = replace(ctx, staleness=arrivals.staleness, drawn=tuple(drawn or uploads))
         server, uploads = self._aggregate(method, uploads, ctx)
         aggregated = time.perf_counter()
-        diagnostics = self._observe(method, ctx, server, jobs.payloads, uploads) if observed else []
+        diagnostics = self._observe(method, ctx, server, work.payloads, uploads) if observed else []
         # Store: the new states, and the report.
         looked, results = time.perf_counter(), [by_client[client] for client in uploads]
         if by_client:
@@ -235,22 +250,75 @@ class Federation:
             diagnostics += self._diagnostics(method, uploads, results, ctx)
         self._keep_states(results)
         with hooked(method, "figures", round_):
-            figures = method.figures(self.server, ctx)
-        seconds = Seconds.of_round(started, arrived, aggregated, looked, time.perf_counter(), results)
-        traffic = (0, 0) if method.spec.pooled else (bytes_up, jobs.bytes)
+            figures = dict(method.figures(self.server, ctx))
+        if arrivals is not None:
+            figures, diagnostics = figures | arrivals.figures, diagnostics + arrivals.diagnostics
+        seconds = Seconds.of_round(
+            started, work.ended or started, aggregated, looked, time.perf_counter(), work.seconds
+        )
+        traffic = (0, 0) if method.spec.pooled else (sum(work.bytes_up.values()), sum(work.bytes_down.values()))
         steps, samples = sum(result.steps for result in results), sum(result.samples for result in results)
         terms, groups = round_report.mean_terms(results), self._samples_by_group(uploads)
         return RoundReport(
             round_, tuple(uploads), *traffic, terms, steps, samples, groups, seconds, diagnostics, figures=figures
         )
 
-    def _jobs(self, round_: int, drawn: Sequence[int], kept: Container[int]) -> SentJobs:
+    def _train(
+        self, method: Method, round_: int, clients: Sequence[int], work: "_Work", steps: Mapping[int, int] = _NO_LIMITS
+    ) -> tuple[dict[int, JobResult], Uploads]:
+        """Send to clients and train them, some with a largest number of `steps`; return their results, and their
+        uploads unpacked, in the order of client ids, in which every mean sums."""
+        attackers = frozenset[int]() if method.spec.pooled else frozenset(self.scenario.bad).intersection(clients)
+        # The engine asks for each job when a client starts, and no client trains after this loop.
+        observed = self.observer is not None and method is self.method
+        jobs, by_client = self._jobs(round_, clients, clients if observed else attackers, steps), dict[int, JobResult]()
+        for result in self.engine.run(jobs):
+            by_client[result.client] = result
+            work.bytes_up[result.client] = wire_size(result.upload) if result.upload else 0
+        work.ended, stage = time.perf_counter(), self.stage_of(round_)
+        work.seconds += sum(result.seconds for result in by_client.values())
+        work.bytes_down |= jobs.bytes
+        work.payloads |= jobs.payloads
+        if stage != "round" or round_ == self.tasks[0].rounds:  # the payloads of other rounds would only take memory
+            self.sample_jobs[stage] = {**self.sample_jobs.get(stage, {}), **jobs.samples}
+        uploads: Uploads = {client: by_client[client].upload for client in sorted(by_client)}
+        forged = with_forged(uploads, attackers, jobs.payloads, self.scenario, method.spec, self.task_of, round_)
+        with hooked(method, "unpack", round_):
+            return by_client, method.unpack(self.server, forged, functools.partial(self.context, round_))
+
+    def _train_on(self, clock: Clock, method: Method, round_: int, drawn: Sequence[int], work: "_Work") -> Arrivals:
+        """Train clients on a clock, and return what arrives by the end of the round."""
+        spec = method.spec
+        keep = self.engine.keep if clock.mixes_rounds else lambda record: record
+
+        def train(clients: Sequence[int], steps: Mapping[int, int]) -> list[Trained]:
+            if spec.arrivals is not None:
+                self._drawn = round_, tuple(clients)
+            by_client, uploads = self._train(method, round_, clients, work, steps)
+            unpacked = (
+                replace(by_client[k], upload=keep(u), state=keep(by_client[k].state)) for k, u in uploads.items()
+            )
+            return [Trained(r, work.bytes_down[r.client], work.bytes_up[r.client]) for r in unpacked]
+
+        def payload(client: int) -> int:
+            with hooked(method, "down", round_, client):
+                return wire_size(method.down(self.server, client, self.context(round_, client)))
+
+        if method is not self.method:
+            return clock.run_all(round_, drawn, train)
+        if spec.arrivals is None:
+            return clock.run_round(round_, drawn, payload, train)
+        return clock.run_arrivals(round_, self.clients_per_round, spec, payload, train)
+
+    def _jobs(self, round_: int, drawn: Sequence[int], kept: Container[int], steps: Mapping[int, int]) -> SentJobs:
         """The jobs of a round, which are made on demand. kept: clients whose payload is needed after the round."""
         measured = round_report.measured_clients(round_, drawn)
         # by id, in which the server sums, but the last ones by size, so that no worker waits long for the very last
         first, last = drawn[:-_SORTED_BY_SIZE], drawn[-_SORTED_BY_SIZE:]
         clients = [*first, *sorted(last, key=lambda client: -len(self.train[client]))]
-        return SentJobs(clients, lambda client: self.job(client, round_, measured=client in measured), kept)
+        return SentJobs(
+            clients, lambda client: self.job(client, round_, measured=client in measured, steps=steps.get(client)), kept
+        )
 
     def _aggregate(self, method: Method, uploads: Uploads, ctx: ServerContext) -> tuple[Record, Uploads]:
         """The server's next state, and the uploads from which it was made: all, unless the guard refuses some."""

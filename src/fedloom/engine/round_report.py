@@ -24,12 +24,12 @@ class Seconds:
 
     @staticmethod
     def of_round(
-        started: float, arrived: float, aggregated: float, observed: float, ended: float, results: Sequence[JobResult]
+        started: float, arrived: float, aggregated: float, observed: float, ended: float, of_clients: float
     ) -> "Seconds":
         """Divide a round by the times at which it started, all results arrived, the server had aggregated, the observer
-        had observed, and the round ended. The observer's time counts nowhere."""
+        had observed, and the round ended. The observer's time counts nowhere. `of_clients`: the sum of their times."""
         # clients that train side by side take wall-clock time once
-        train = min(sum(result.seconds for result in results), arrived - started)
+        train = min(of_clients, arrived - started)
         aggregate = aggregated - arrived + ended - observed
         return Seconds(train, aggregate, max(0.0, aggregated - started + ended - observed - train - aggregate))
 
@@ -70,6 +70,9 @@ class RoundReport:
         for other in filter(None, (opening, closing)):
             names = "bytes_up", "bytes_down", "steps", "samples", "seconds", "diagnostics"
             report = replace(report, **{name: getattr(report, name) + getattr(other, name) for name in names})
+            if virtual := other.figures.get("virtual_seconds"):
+                total = virtual + report.figures["virtual_seconds"]
+                report = replace(report, figures={**report.figures, "virtual_seconds": total})
         first, last = (stage.samples_by_group if stage else {} for stage in (opening, closing))
         return replace(report, opening_samples_by_group=first, closing_samples_by_group=last)
 

@@ -7,4 +7,4 @@ class FedAvg(fm.Method):
 
     Every hook is the contract's default: weights and batch-norm statistics are averaged by samples."""
 
-    spec = fm.Spec(labels="multi")
+    spec = fm.Spec(labels="multi", late=True)

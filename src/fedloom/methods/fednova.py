@@ -10,7 +10,7 @@ class FedNova(fm.Method):
     Server: d_k = (w^t - w_k) / |a_k|_1, p_k = n_k / n; w <- w - (sum_k p_k |a_k|_1) sum_k p_k d_k. |a_k|_1 is K_k with
     plain SGD, and sum_{i=1..K_k} (1 - rho^i) / (1 - rho) with local momentum rho."""
 
-    spec = fm.Spec(sends={"model": fm.Sent(), "norm": fm.Sent(per_client=True)}, labels="multi")
+    spec = fm.Spec(sends={"model": fm.Sent(), "norm": fm.Sent(per_client=True)}, labels="multi", fewer_steps=True)
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         if (name := tasks[0].optimizer.name) != "sgd":

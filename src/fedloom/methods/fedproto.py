@@ -15,6 +15,8 @@ class FedProto(PrototypePull):
     row is the mean of its holders' by samples of the class (Eq. 6); without holders it stays. Nets are private and may
     differ, if features have one width. Tested: own head, or nearest prototype ("nearest" in `evaluation.also`)."""
 
+    spec = replace(PrototypePull.spec, late=True)
+
     class Options(fm.Options):
         weight: float = fm.option(
             1.0, "lambda, the strength of the pull; 0 is local training, or FedAvg with average_model.", ge=0

@@ -13,7 +13,7 @@ class FedProx(fm.Method):
             0.01, "Strength of the pull towards the received weights; 0 is FedAvg, bit for bit.", ge=0
         )
 
-    spec = fm.Spec(labels="multi")
+    spec = fm.Spec(labels="multi", late=True, fewer_steps=True)
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)

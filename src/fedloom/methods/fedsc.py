@@ -28,6 +28,7 @@ class FedSC(fm.Method):
             "class_counts": fm.Sent(per_client=True, labels=True, dp="ones"),
         },
         labels="multi",
+        late=True,
     )
 
     class Options(fm.Options):

@@ -25,6 +25,7 @@ class FedSSA(fm.Method):
         architectures="any",
         sends={"header": fm.Sent(labels=True, statistic="head rows of held classes")},
         labels="multi",
+        late=True,
     )
 
     class Options(fm.Options):

@@ -159,9 +159,13 @@ class _Run(Generic[R]):
             model_diagnostics.append(Diagnostic("rows_drawn", text, 1.0))
         states = ClientStates(config.engine.state_budget(), folder.states if folder else None)
         functional, share = [net.functional for net in nets], config.participation
-        self.federation = Federation(
-            self.method, Serial(self.worker), setup.tasks, scenario, participation=share, states=states, nets=functional
-        )
+        if engine_factory and (config.devices is not None or self.method.spec.arrivals is not None):
+            what = "devices" if config.devices is not None else f"method = '{config.method}'"
+            why = "is for simulations; over Flower, flower.round_timeout is the deadline and devices are real"
+            raise ConfigError(f"{what}: virtual time {why}; leave it out")
+        facts: dict[str, Any] = {"participation": share, "states": states, "nets": functional}
+        facts |= {"devices": config.devices}
+        self.federation = Federation(self.method, Serial(self.worker), setup.tasks, scenario, **facts)
         diagnostics = [*self.federation.initial_diagnostics, *model_diagnostics]
         self.diagnostics = {diagnostic.code: diagnostic for diagnostic in diagnostics}
         self.tests = ProtocolTests(config, setup, self.worker, self.federation)
@@ -170,6 +174,10 @@ class _Run(Generic[R]):
         self.drift = RunDrift(config, self.federation, self.worker, folder, engine_factory is not None)
         kept = self.federation, folder.client_models if folder else None, self.note
         self.client_models = ClientModelKeeper(config, *kept) if config.checkpoint.keep_clients else None
+        clock = self.federation.clock
+        if self.federation.observer is not None and clock is not None and clock.mixes_rounds:
+            why = "compare the clients of one round, and here uploads of several rounds meet; leave them out"
+            raise ConfigError(f"drift, checkpoint.keep_clients: they {why}")
         self.rows: list[Row] = []
         self.best: tuple[int, float] | None = None  # round and validation value, where it selects the round
         self.checkpoint: Path | None = None  # the last checkpoint of this run
@@ -341,7 +349,8 @@ class _Run(Generic[R]):
     def _save_checkpoint(self, folder: RunFolder) -> Row:
         """Write a checkpoint and return the row of its cost, which the checkpoint itself does not contain."""
         began, federation = time.perf_counter(), self.federation
-        state = Checkpoint(federation.round, federation.server, federation.states, folder.log.flush())
+        clock = {} if federation.clock is None else federation.clock.record()
+        state = Checkpoint(federation.round, federation.server, federation.states, folder.log.flush(), clock=clock)
         self.checkpoint, self.checkpoint_sha256 = checkpoint_store.save(
             folder.checkpoints,
             state,

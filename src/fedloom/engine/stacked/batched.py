@@ -217,7 +217,7 @@ class Batched(Engine):
         job, training = client.job, [phase for phase in client.phases if isinstance(phase, Train)]
         sampler = self.worker.sampler
         batches = [sampler.batches_per_epoch(sampler.job_of(phase, job)) for phase in training]
-        if not all(batches) or not all(map(_by_epochs, training)):
+        if job.steps is not None or not all(batches) or not all(map(_by_epochs, training)):
             return None
         received = any(not isinstance(phase, Choose) and phase.on == "received" for phase in client.phases)
         if received or any(map(_gives_rows, client.phases[:-1])) or any(_has_rows(p.refresh) for p in training):

@@ -90,6 +90,8 @@ class ServerContext:
             `down` of a newcomer its own id. Empty in `select` and outside of rounds.
         client: id of the client to which a payload, an upload or a predictor belongs, N and above for newcomers; -1
             for the server's own.
+        staleness: in `aggregate`, how often the server has updated since each client got its payload, by client id;
+            empty where all uploads are of this round.
     """
 
     task: Task
@@ -100,6 +102,7 @@ class ServerContext:
     participants: int = 0
     client: int = -1
     drawn: tuple[int, ...] = ()
+    staleness: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

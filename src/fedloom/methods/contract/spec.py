@@ -68,6 +68,12 @@ class Spec:
         receives: the entries of the server's state that `Method.down` sends, those that there are; None sends all.
         labels: "multi" if its loss and its statistics of classes know samples with several labels; "single" if not.
         single_because: why it needs one label a sample.
+        arrivals: asynchronous: the server updates after this many uploads, from whatever state of its own the clients
+            started, and `ServerContext.staleness` says how old they are. None waits for the clients of a round.
+        least_work: above 0, clients get between this share and all of their usual steps, so that groups of them finish
+            together, and the server updates when a group has. `arrivals` is then the smallest group.
+        late: whether the server may use an upload that was trained from its state of an earlier round.
+        fewer_steps: whether it corrects for clients that take fewer steps than others.
     """
 
     private: frozenset[Role] = frozenset()
@@ -86,6 +92,10 @@ class Spec:
     receives: tuple[str, ...] | None = ("model",)
     labels: Literal["single", "multi"] = "single"
     single_because: str = "it does not declare Spec(labels='multi')"
+    arrivals: int | None = None
+    least_work: float = 0.0
+    late: bool = False
+    fewer_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

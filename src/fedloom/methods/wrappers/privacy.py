@@ -107,12 +107,15 @@ class DP(fm.Method):
         # A federation must not compare sizes before the noise: one client would decide whether another one counts, and
         # weights that are full of noise set honest clients far apart. The clip bounds all uploads anyway.
         sends = {name: replace(sent, spread=math.inf) for name, sent in self.spec.sends.items()}
-        self.spec = replace(self.spec, sends=sends)
+        self.spec = replace(self.spec, sends=sends, late=False)  # a late upload is outside its round's draw
         self.dp_sees = frozenset(self.spec.sends)  # what wrappers around this one send besides gets no noise
         self._refuse_own_uploads()
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         self._refuse_own_uploads()  # of wrappers around this one, too
+        if self.spec.arrivals is not None:
+            why = "the budget counts rounds whose clients are drawn at random, and here the fastest come most often"
+            raise fm.ConfigError(f"{self.name()}: {why}; take a method with rounds")
         for task in tasks:
             self._refuse_shared_buffers(task)
         for word, unnoised in (("before the first", super().opening()), ("after the last", super().closing())):

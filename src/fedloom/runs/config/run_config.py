@@ -18,6 +18,7 @@ from fedloom.core.files import one_line, parse_yaml, read_yaml
 from fedloom.data import SOURCES
 from fedloom.data.augment import Augmentation
 from fedloom.engine.choose import EngineChoice
+from fedloom.engine.clock import Devices
 from fedloom.engine.jobs import extra_of
 from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
@@ -42,7 +43,7 @@ _LR_OF_ADAM = 0.001  # Kingma & Ba 2015
 # config, and so of the fingerprint: folders of those versions resume.
 _LATER_KEYS = {
     "optimizer": ("betas", "eps", "decay"),
-    "": ("early_stopping", "drift", "flower", "share", "plugins"),
+    "": ("early_stopping", "drift", "flower", "share", "plugins", "devices"),
     "checkpoint": ("keep_clients", "keep_clients_mib", "predictions"),
     "evaluation": ("metrics", "protocols", "scores_mib", "select_by", "decision", "intervals"),
 }
@@ -102,6 +103,11 @@ class RunConfig(Section):
         description="Section of the drift that is measured in every round, or true alone; null measures none.",
         examples=[{"decompose_every": 5}],
     )
+    devices: Devices | None = Field(
+        None,
+        description="Section of the clients' devices and lines in virtual time, or true alone; null measures none.",
+        examples=[{"slow_share": 0.3}],
+    )
     checkpoint: sections.CheckpointConfig = Field(sections.CheckpointConfig(), description="Section of checkpoints.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything random in the run.")
     engine: EngineChoice = Field(
@@ -151,9 +157,9 @@ class RunConfig(Section):
             raise ConfigError("optimizer.lr = 0: input should be greater than 0: nothing would be trained")
         return optimizer
 
-    @field_validator("drift", mode="before")
+    @field_validator("drift", "devices", mode="before")
     @classmethod
-    def _drift(cls, value: Any) -> Any:
+    def _by_word(cls, value: Any) -> Any:
         return ({} if value else None) if isinstance(value, bool) else value
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ protect against states that were changed on purpose, so a run also checks the st
 import contextlib
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -22,12 +22,13 @@ from fedloom.runs.storage.log import START, LogPosition, MetricsLog
 from fedloom.runs.storage.run_folder import RunFolder
 
 _FORMAT = 2
-_SERVER = "server.safetensors"
+_SERVER, _CLOCK = "server.safetensors", "clock.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A federation between two rounds; `path` and `sha256` (of the content) are set if it is on disk."""
+    """A federation between two rounds; `path` and `sha256` (of the content) are set if it is on disk. The `clock` has
+    virtual time and uploads that are on their way; it is empty without."""
 
     round: int
     server: Record
@@ -35,6 +36,7 @@ class Checkpoint:
     metrics: LogPosition = START
     path: Path | None = None
     sha256: str = ""
+    clock: Record = field(default_factory=dict)
 
 
 def save(
@@ -57,6 +59,8 @@ def save(
         index = state_archive.write(partial, checkpoint.round, checkpoint.states, changed, previous)
         content = {"format": _FORMAT, "version": __version__, "fingerprint": fingerprint, "round": checkpoint.round}
         content |= {"server": server, "clients": state_archive.content_digest(index)}
+        if checkpoint.clock:
+            content["clock"] = state_archive.write_record(partial / _CLOCK, checkpoint.clock)
         # without the metrics: their seconds differ between equal runs, and equal runs have equal checkpoints
         sha256, digest = json_digest(content), folders.file_digest(partial / state_archive.INDEX)
         meta = content | {"sha256": sha256, "metrics": checkpoint.metrics._asdict(), "index": digest}
@@ -131,7 +135,8 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
         raise ValueError("meta.json: need a whole number for the size of the metrics")
     server = state_archive.read_record(path / _SERVER, meta["server"])
     states = state_archive.read_states(path, meta["index"])
-    return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"])
+    clock = state_archive.read_record(path / _CLOCK, meta["clock"]) if "clock" in meta else {}
+    return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"], clock)
 
 
 _FILES_OF_A_FINISHED_RUN = ("summary.json", "metrics.parquet", "predictions.parquet", "report.html")
@@ -184,6 +189,11 @@ def restore(federation: Federation, start: Checkpoint) -> None:
             problem = f"the state of client {client} does not fit this config ({why}); {_ADVICE}"
             raise CheckpointError(f"{start.path}: {problem}")
         federation.states[client] = state
+    if federation.clock is not None and start.clock:
+        try:
+            federation.clock.restore(start.clock)
+        except (RecordError, LookupError, ValueError) as error:
+            raise misfit_error(start, error) from None
     federation.round, federation.server = start.round, start.server
     federation.states.changed.clear()
 

@@ -1,0 +1,352 @@
+"""The config section `devices`, and virtual time: how long clients take on such devices, and whose uploads arrive when.
+
+Nobody waits: a job takes latency + bytes down / bandwidth + samples / speed + latency + bytes up / bandwidth, and the
+clock moves on by that. Times depend on counts alone, so they are the same on every engine."""
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.files import read_file
+from fedloom.core.records import Record, get_number
+from fedloom.core.streams import Streams
+from fedloom.engine.jobs import JobResult
+from fedloom.methods.contract.contexts import Diagnostic, Task
+from fedloom.methods.contract.method import METHODS, Method
+from fedloom.methods.contract.spec import Spec
+
+_SCALARS = 1024  # bytes that an upload may have beyond those of the payload, for numbers that a method adds to weights
+
+
+class Device(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+    """One client's device and line."""
+
+    samples_per_second: float = Field(
+        500.0, gt=0, description="Training samples that a device works through in a second of virtual time."
+    )
+    down_mbit: float = Field(20.0, gt=0, description="Bandwidth of downloads, in megabits per second.")
+    up_mbit: float = Field(5.0, gt=0, description="Bandwidth of uploads, in megabits per second.")
+    latency: float = Field(0.05, ge=0, description="Seconds before a download or an upload begins to flow.")
+    available: float = Field(1.0, gt=0, le=1, description="Probability that a client can be reached in a round.")
+
+
+class Devices(Device):
+    """Devices and lines of all clients, for virtual time."""
+
+    profiles: tuple[Device, ...] = Field(
+        (),
+        description="Devices one by one, as sections or as a CSV file with these columns; client k has number k mod "
+        "their count. A key that an entry leaves out is that of this section. Empty: all have this section's device.",
+        examples=[[{"samples_per_second": 500}, {"samples_per_second": 50}]],
+    )
+    spread: float = Field(
+        0.0,
+        ge=0,
+        le=5,
+        description="Standard deviation of the logarithm of a log-normal factor for each client's speed, and of one "
+        "for its bandwidths.",
+    )
+    slow_share: float = Field(
+        0.0, ge=0, le=1, description="Share of the clients, drawn once, that are slower by slow_factor."
+    )
+    slow_factor: float = Field(10.0, ge=1, description="How many times slower their devices and lines are.")
+    deadline: float | None = Field(
+        None, gt=0, description="Seconds of virtual time after which a round ends; null waits for all clients."
+    )
+    late: Literal["drop", "next_round", "fewer_steps"] = Field(
+        "drop",
+        description="What happens to clients that would miss the deadline. `drop`: their uploads are lost, and "
+        "counted. `next_round`: an upload is used in the round in which it arrives, by methods that declare that they "
+        "may. `fewer_steps`: they take as many steps as fit, with methods that correct for it.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_common_keys(cls, section: Any) -> Any:
+        """Read a file of profiles, and put the section's own device below each."""
+        profiles = section.get("profiles") if isinstance(section, Mapping) else None
+        if not profiles:
+            return section
+        entries = _read_csv(Path(profiles)) if isinstance(profiles, str | Path) else profiles
+        common = {key: value for key, value in section.items() if key in Device.model_fields}
+        listed = isinstance(entries, list | tuple) and all(isinstance(entry, Mapping) for entry in entries)
+        return {**section, "profiles": [{**common, **entry} for entry in entries] if listed else entries}
+
+    @field_validator("late")
+    @classmethod
+    def _has_deadline(cls, late: str, info: Any) -> str:
+        if late != "drop" and info.data.get("deadline") is None:
+            raise ConfigError(f"devices.late = '{late}': nothing is late without a deadline; set devices.deadline")
+        return late
+
+    def of_clients(self, clients: int, streams: Streams) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+        """Return each key of `Device` as an array [clients], with what is drawn from `streams`."""
+        entries, rng = self.profiles or (self,), streams.numpy("devices")
+        keys = {key: np.array([getattr(entry, key) for entry in entries], dtype=float) for key in Device.model_fields}
+        arrays = {key: np.resize(values, clients) for key, values in keys.items()}
+        slow = rng.permutation(clients)[: round(self.slow_share * clients)]  # a larger share has all of a smaller one
+        factors = np.exp(self.spread * rng.standard_normal((2, clients)))
+        factors[:, slow] /= self.slow_factor
+        arrays["samples_per_second"] *= factors[0]
+        return arrays | {key: arrays[key] * factors[1] for key in ("down_mbit", "up_mbit")}
+
+    def check(self, method: Method) -> None:
+        """Raise `ConfigError` for a treatment of slow clients that the method does not allow."""
+        name, spec = method.name(), method.spec
+        if spec.arrivals is not None and (self.deadline is not None):
+            raise ConfigError(f"devices.deadline = {self.deadline:g}: {name} has no rounds that wait; leave it out")
+        if self.late == "next_round" and not spec.late:
+            why = "does not say that its server may use what a client trained from an earlier round's state"
+            raise ConfigError(f"devices.late = 'next_round': {name} {why} (Spec.late); {_which('late')} do")
+        if self.late == "fewer_steps" and not spec.fewer_steps:
+            why = "does not correct for unequal numbers of steps, so slow clients would pull the model less"
+            raise ConfigError(f"devices.late = 'fewer_steps': {name} {why}; {_which('fewer_steps')} do")
+
+
+def _which(trait: str) -> str:
+    return ", ".join(name for name in METHODS.names() if getattr(METHODS.get(name).spec, trait))
+
+
+def _read_csv(path: Path) -> list[dict[str, str]]:
+    try:
+        rows = list(csv.DictReader(read_file(path).decode("utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"devices.profiles = {path}: cannot be read ({error}); need a CSV file") from None
+    for number, row in enumerate(rows, start=2):
+        if wrong := next((key for key in row if key not in Device.model_fields), ""):
+            known = ", ".join(Device.model_fields)
+            raise ConfigError(f"devices.profiles = {path}: column {short_repr(wrong)} is unknown; it may have {known}")
+        if None in row.values():
+            raise ConfigError(f"devices.profiles = {path}: line {number} has fewer cells than there are columns")
+    if not rows:
+        raise ConfigError(f"devices.profiles = {path}: no rows; need one for each device below the names of columns")
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A client's work: its result, with the upload unpacked, and the bytes of its payload and of its upload."""
+
+    result: JobResult
+    bytes_down: int
+    bytes_up: int
+
+
+# Trains clients from the server's present state, some with a largest number of steps.
+Train: TypeAlias = Callable[[Sequence[int], Mapping[int, int]], list[Trained]]
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """An upload on its way: when it `arrives` in virtual seconds, the `round` whose payload the client got, and the
+    time at which its `group` was to arrive."""
+
+    result: JobResult
+    arrives: float
+    round: int
+    group: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What a server has at the end of a round: results by client id, for how many updates of the server each client has
+    trained meanwhile, and numbers for the rows of the round."""
+
+    results: dict[int, JobResult]
+    staleness: dict[int, int]
+    figures: dict[str, float]
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+
+def _steps_in(seconds: float, step: float, least: int, most: int) -> int:
+    """Return the number of whole steps of `step` seconds; 0 if they are fewer than `least` or more than `most`."""
+    steps = math.floor(seconds / step + 1e-9)
+    return steps if least <= steps <= most else 0
+
+
+class Clock:
+    """Virtual time of a federation with a `task`, whose client k has samples[k] training samples. `now` (in seconds)
+    and the uploads in `flights`, by client, go into checkpoints."""
+
+    def __init__(self, devices: Devices, method: Method, task: Task, samples: Sequence[int]) -> None:
+        devices.check(method)
+        self.devices, self._task, self._samples = devices, task, np.asarray(samples)
+        # whether uploads that were trained from different states of the server meet in one update
+        self.mixes_rounds = devices.late == "next_round" or method.spec.arrivals is not None
+        self._of = devices.of_clients(len(samples), self._task.streams)
+        self.now, self.flights = 0.0, dict[int, Flight]()
+
+    def seconds(self, client: int, bytes_down: float, samples: float, bytes_up: float) -> float:
+        """Return the time of a client's job in virtual seconds."""
+        of = {key: float(values[client]) for key, values in self._of.items()}
+        transfer = bytes_down / of["down_mbit"] + bytes_up / of["up_mbit"]
+        return 2 * of["latency"] + transfer * 8e-6 + samples / of["samples_per_second"]
+
+    def _starts(self, clients: Sequence[int], round_: int, train: Train, limits: Mapping[int, int]) -> list[int]:
+        """Let clients start now, and return them in the order in which they will have finished."""
+        for trained in train(clients, limits) if clients else []:
+            result = trained.result
+            took = self.seconds(result.client, trained.bytes_down, result.samples, trained.bytes_up)
+            self.flights[result.client] = Flight(result, self.now + took, round_)
+        return sorted(clients, key=self._arrival)
+
+    def _arrival(self, client: int) -> tuple[float, int]:
+        return self.flights[client].arrives, client
+
+    def _arrived(self, clients: Sequence[int], round_: int, started: float, **figures: float) -> Arrivals:
+        """Take uploads out of the air, in the order of client ids."""
+        flights = {client: self.flights.pop(client) for client in sorted(clients)}
+        staleness = {client: round_ - flight.round for client, flight in flights.items()}
+        if self.mixes_rounds:
+            figures["staleness"] = sum(staleness.values()) / max(1, len(staleness))
+        figures = {"virtual_seconds": self.now - started} | figures
+        return Arrivals({client: flight.result for client, flight in flights.items()}, staleness, figures)
+
+    def run_all(self, round_: int, clients: Sequence[int], train: Train) -> Arrivals:
+        """Run an opening or closing round, which waits for all clients; what is still on its way is lost."""
+        started, lost = self.now, len(self.flights)
+        self.flights.clear()
+        finished = self._starts(clients, round_, train, {})
+        self.now = max((flight.arrives for flight in self.flights.values()), default=self.now)
+        return self._arrived(finished, round_, started, late=lost)
+
+    def run_round(self, round_: int, drawn: Sequence[int], payload: Callable[[int], int], train: Train) -> Arrivals:
+        """Run a round of the clients drawn for it, up to the deadline; `payload` returns the bytes for a client."""
+        started, deadline = self.now, self.devices.deadline
+        reached = [client for client in drawn if client not in self.flights and self._available(round_)[client]]
+        limits = self._fitting_steps(reached, payload) if self.devices.late == "fewer_steps" else {}
+        clients = [client for client in reached if limits.get(client, 1) > 0]
+        finished = self._starts(clients, round_, train, limits)
+        end = math.inf if deadline is None else started + deadline
+        slowest = self.flights[finished[-1]].arrives if finished else started + (deadline or 0.0)
+        self.now = min(end, slowest)
+        on_time = [client for client, flight in self.flights.items() if flight.arrives <= self.now]
+        late = len(reached) - sum(client in on_time for client in clients)
+        fastest = self._arrival(finished[0])[0] - started if finished else 0.0
+        counts = {"late": late, "unavailable": len(drawn) - len(reached)}
+        arrivals = self._arrived(on_time, round_, started, **counts)
+        if self.devices.late != "next_round":
+            self.flights.clear()
+        if on_time or not reached:
+            return arrivals
+        needed = f"the fastest client takes {fastest:.3g} s" if finished else "no client has time for a single step"
+        message = f"devices.deadline = {deadline:g}: no upload of round {round_} arrives in time; {needed}"
+        return replace(arrivals, diagnostics=[Diagnostic("devices.none_in_time", message, fastest)])
+
+    def run_arrivals(
+        self, round_: int, count: int, spec: Spec, payload: Callable[[int], int], train: Train
+    ) -> Arrivals:
+        """Keep `count` clients at work until the server updates: when `spec.arrivals` uploads are there or, with
+        `spec.least_work`, when all of a group are. A client whose upload waits for the update starts after it."""
+        started, waiting = self.now, dict[int, Flight]()
+        while True:
+            idle = self._available(round_) & (self._samples > 0)
+            idle[[*self.flights, *waiting]] = False
+            clients, free = np.flatnonzero(idle).tolist(), count - len(self.flights)
+            if len(clients) > free:
+                rng = self._task.streams.numpy("arrivals", round_, len(waiting))
+                clients = sorted(rng.choice(clients, free, replace=False).tolist())
+            groups = self._in_groups(clients, spec.least_work, payload) if spec.least_work else {}
+            self._starts(clients, round_, train, {client: steps for client, (_, steps) in groups.items()})
+            for client, (group, _) in groups.items():
+                self.flights[client] = replace(self.flights[client], group=group)
+            if not self.flights:
+                break
+            if spec.least_work:
+                ends: dict[float, float] = {}
+                for flight in self.flights.values():
+                    ends[flight.group] = max(flight.arrives, ends.get(flight.group, 0.0))
+                group = min(ends, key=lambda group: (ends[group], group))
+                self.now = max(self.now, ends[group])
+                waiting = {client: flight for client, flight in self.flights.items() if flight.group == group}
+                break
+            client = min(self.flights, key=self._arrival)
+            waiting[client] = self.flights.pop(client)
+            self.now = waiting[client].arrives
+            if len(waiting) == spec.arrivals:
+                break
+        self.flights |= waiting
+        return self._arrived([*waiting], round_, started)
+
+    def _in_groups(
+        self, clients: Sequence[int], least: float, payload: Callable[[int], int]
+    ) -> dict[int, tuple[float, int]]:
+        """Give clients that start now a group, by the time at which it is to arrive, and steps that take them there: at
+        most those of their usual work, and at least a share `least` of them."""
+        size = payload(clients[0]) if clients else 0  # the same weights go to all of them and come back
+        transfer = {client: self.seconds(client, size, 0, size) for client in (*clients, *self.flights)}
+        step = {client: self._task.batch_size / float(self._of["samples_per_second"][client]) for client in transfer}
+        usual = {client: transfer[client] + self._steps(client) * step[client] for client in transfer}
+        shortest: dict[float, float] = {}  # by group, the usual work of its fastest client
+        for client, flight in self.flights.items():
+            shortest[flight.group] = min(usual[client], shortest.get(flight.group, math.inf))
+        groups: dict[int, tuple[float, int]] = {}
+        for client in sorted(clients, key=lambda client: (usual[client], client)):
+            most, begins = self._steps(client), self.now + transfer[client]
+            bounds = step[client], math.ceil(least * most), most
+            steps, group = max(((_steps_in(end - begins, *bounds), end) for end in shortest), default=(0, 0.0))
+            if not steps:  # a new group, which ends together with the next work of another one's fastest client
+                nexts = (end + fastest for end, fastest in shortest.items())
+                steps = max((_steps_in(end - begins, *bounds) for end in nexts), default=0) or most
+                group = begins + steps * step[client]
+            groups[client] = group, steps
+            shortest[group] = min(usual[client], shortest.get(group, math.inf))
+        return groups
+
+    def _available(self, round_: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        drawn = self._task.streams.numpy("available", round_).random(len(self._samples))
+        return np.asarray(drawn < self._of["available"])
+
+    def _steps(self, client: int) -> int:
+        """Steps of a client's usual work."""
+        return self._task.local_epochs * -(-int(self._samples[client]) // self._task.batch_size)
+
+    def _fitting_steps(self, clients: Sequence[int], payload: Callable[[int], int]) -> dict[int, int]:
+        """How many steps the clients can take before the deadline, if their uploads are as long as their payloads."""
+        deadline, batch, steps = self.devices.deadline or math.inf, self._task.batch_size, {}
+        for client in clients:
+            size = payload(client)
+            transfer = self.seconds(client, size, 0, size + _SCALARS)
+            most = (deadline - transfer) * float(self._of["samples_per_second"][client]) / batch
+            steps[client] = max(0, min(self._steps(client), math.floor(most)))
+        return steps
+
+    # -- what a checkpoint keeps -------------------------------------------------------------------------------
+    def record(self) -> Record:
+        """Return the clock's state, with all uploads that are on their way."""
+        record: Record = {"now": self.now}
+        for client, flight in sorted(self.flights.items()):
+            result = flight.result
+            parts: dict[str, Mapping[str, Any]] = {
+                "": {"arrives": flight.arrives, "round": flight.round, "group": flight.group}
+                | {"steps": result.steps, "samples": result.samples},
+                "upload": result.upload,
+                "state": result.state,
+                "terms": result.terms,
+                "norms": result.norms,
+            }
+            record |= {f"{client}/{kind}/{name}": value for kind, part in parts.items() for name, value in part.items()}
+        return record
+
+    def restore(self, record: Record) -> None:
+        """Take over what `record` returned. Raises `RecordError` or `ValueError` for anything else."""
+        self.now, parts = get_number(record, "now"), dict[int, dict[str, dict[str, Any]]]()
+        for path, value in record.items():
+            client, slash, rest = path.partition("/")
+            kind, _, name = rest.partition("/")
+            if slash:
+                parts.setdefault(int(client), {}).setdefault(kind, {})[name] = value
+        self.flights = {}
+        for number, of in parts.items():
+            steps, samples = (int(get_number(of[""], key)) for key in ("steps", "samples"))
+            records = of.get("upload", {}), of.get("state", {}), of.get("terms", {})
+            result = JobResult(number, *records, steps, samples, 0.0, of.get("norms", {}))
+            arrives, round_, group = (get_number(of[""], key) for key in ("arrives", "round", "group"))
+            self.flights[number] = Flight(result, arrives, int(round_), group)
