@@ -21,6 +21,7 @@ from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, RoundReport, Serial, Worker
 from fedloom.engine.client_phases import Stepper
+from fedloom.engine.clock import Devices
 from fedloom.engine.jobs import Job, JobResult
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
@@ -275,6 +276,7 @@ def world(
     augment: Augmentation | None = None,
     public: Dataset | None = None,
     bfloat16: bool = False,
+    devices: Devices | None = None,
 ) -> World:
     """A federation; `clients` holds one list of labels per client. public: the server's data, if None some samples for
     methods that need any."""
@@ -305,9 +307,8 @@ def world(
     )
     local_training = LocalTraining(batch_size, optimizer, augment or Augmentation())
     worker = Worker(method, [made], data, local_training, bfloat16=bfloat16)
-    federation = Federation(
-        method, engine(worker), [task], scenario, participation=participation, nets=[made.functional]
-    )
+    facts = {"participation": participation, "nets": [made.functional], "devices": devices}
+    federation = Federation(method, engine(worker), [task], scenario, **facts)
     return World(method, made, data, scenario, task, worker, federation)
 
 

@@ -89,7 +89,7 @@ ENGINE_FLOORS: dict[str, int] = {
     "fast": 1,
     "speedups": 2,
     "client": 3,
-    **dict.fromkeys(["serial", "states"], 4),
+    **dict.fromkeys(["serial", "states", "clock"], 4),
     **dict.fromkeys(["threads", "loop", "stacked"], 5),
     **dict.fromkeys(["processes", "flops"], 6),
     "device": 7,

@@ -180,14 +180,17 @@ class Clock:
         self.devices, self._task, self._samples = devices, task, np.asarray(samples)
         # whether uploads that were trained from different states of the server meet in one update
         self.mixes_rounds = devices.late == "next_round" or method.spec.arrivals is not None
-        self._of = devices.of_clients(len(samples), self._task.streams)
+        arrays = devices.of_clients(len(samples), task.streams)
+        self._of: dict[str, list[float]] = {
+            key: values.tolist() for key, values in arrays.items()
+        }  # plain ones are fast
         self.now, self.flights = 0.0, dict[int, Flight]()
 
     def seconds(self, client: int, bytes_down: float, samples: float, bytes_up: float) -> float:
         """Return the time of a client's job in virtual seconds."""
-        of = {key: float(values[client]) for key, values in self._of.items()}
-        transfer = bytes_down / of["down_mbit"] + bytes_up / of["up_mbit"]
-        return 2 * of["latency"] + transfer * 8e-6 + samples / of["samples_per_second"]
+        of = self._of
+        transfer = bytes_down / of["down_mbit"][client] + bytes_up / of["up_mbit"][client]
+        return 2 * of["latency"][client] + transfer * 8e-6 + samples / of["samples_per_second"][client]
 
     def _starts(self, clients: Sequence[int], round_: int, train: Train, limits: Mapping[int, int]) -> list[int]:
         """Let clients start now, and return them in the order in which they will have finished."""
@@ -282,7 +285,7 @@ class Clock:
         most those of their usual work, and at least a share `least` of them."""
         size = payload(clients[0]) if clients else 0  # the same weights go to all of them and come back
         transfer = {client: self.seconds(client, size, 0, size) for client in (*clients, *self.flights)}
-        step = {client: self._task.batch_size / float(self._of["samples_per_second"][client]) for client in transfer}
+        step = {client: self._task.batch_size / self._of["samples_per_second"][client] for client in transfer}
         usual = {client: transfer[client] + self._steps(client) * step[client] for client in transfer}
         shortest: dict[float, float] = {}  # by group, the usual work of its fastest client
         for client, flight in self.flights.items():
@@ -314,7 +317,7 @@ class Clock:
         for client in clients:
             size = payload(client)
             transfer = self.seconds(client, size, 0, size + _SCALARS)
-            most = (deadline - transfer) * float(self._of["samples_per_second"][client]) / batch
+            most = (deadline - transfer) * self._of["samples_per_second"][client] / batch
             steps[client] = max(0, min(self._steps(client), math.floor(most)))
         return steps
 
