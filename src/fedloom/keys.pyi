@@ -130,6 +130,46 @@ class DriftKeys(TypedDict, total=False):
     """Number of rounds between two decompositions of the drift into its local, sampling and server parts, the first in
     round 1; 0 makes none. For each, all clients train once more, and the pooled data once: for simulations."""
 
+class DeviceKeys(TypedDict, total=False):
+    samples_per_second: float
+    """Training samples that a device works through in a second of virtual time."""
+    down_mbit: float
+    """Bandwidth of downloads, in megabits per second."""
+    up_mbit: float
+    """Bandwidth of uploads, in megabits per second."""
+    latency: float
+    """Seconds before a download or an upload begins to flow."""
+    available: float
+    """Probability that a client can be reached in a round."""
+
+class DevicesKeys(TypedDict, total=False):
+    samples_per_second: float
+    """Training samples that a device works through in a second of virtual time."""
+    down_mbit: float
+    """Bandwidth of downloads, in megabits per second."""
+    up_mbit: float
+    """Bandwidth of uploads, in megabits per second."""
+    latency: float
+    """Seconds before a download or an upload begins to flow."""
+    available: float
+    """Probability that a client can be reached in a round."""
+    profiles: Sequence[DeviceKeys]
+    """Devices one by one, as sections or as a CSV file with these columns; client k has number k mod their count. A key
+    that an entry leaves out is that of this section. Empty: all have this section's device."""
+    spread: float
+    """Standard deviation of the logarithm of a log-normal factor for each client's speed, and of one for its
+    bandwidths."""
+    slow_share: float
+    """Share of the clients, drawn once, that are slower by slow_factor."""
+    slow_factor: float
+    """How many times slower their devices and lines are."""
+    deadline: float | None
+    """Seconds of virtual time after which a round ends; null waits for all clients."""
+    late: Literal["drop", "next_round", "fewer_steps"]
+    """What happens to clients that would miss the deadline. `drop`: their uploads are lost, and counted. `next_round`:
+    an upload is used in the round in which it arrives, by methods that declare that they may. `fewer_steps`: they take
+    as many steps as fit, with methods that correct for it."""
+
 class CheckpointKeys(TypedDict, total=False):
     seconds: float
     """Time since the last checkpoint after which the next round ends with one, in seconds."""
@@ -319,6 +359,18 @@ class FedASOptions(TypedDict, total=False):
     """The weight of a client: squared gradients of batch means, summed over batches, as released, or of single samples,
     averaged, as the Fisher information has them."""
 
+class FedAsyncOptions(TypedDict, total=False):
+    mu: float
+    """rho, strength of the pull towards the received weights."""
+    alpha: float
+    """Share of an upload without staleness in the new weights."""
+    staleness: Literal["polynomial", "hinge", "constant"]
+    """How the share falls with staleness."""
+    a: float | None
+    """a of polynomial and hinge. Null is 0.5 and 10."""
+    b: int
+    """b of hinge: the staleness up to which nothing falls."""
+
 class FedBABUOptions(TypedDict, total=False):
     tuned: Literal["all", "head", "body"]
     """Entries that a client tunes before its personal model is tested."""
@@ -331,6 +383,14 @@ class FedBNOptions(TypedDict, total=False):
     bn_stats: Literal["personal", "shared"]
     """Personal: running means and variances stay with the client. Shared: they are averaged and only scale and shift
     stay (the label-skew code of Fed-CO2)."""
+
+class FedBuffOptions(TypedDict, total=False):
+    buffer: int
+    """K, changes in a step of the server."""
+    server_lr: float
+    """eta, the server's step."""
+    scaled: bool
+    """Whether stale changes count less."""
 
 class FedCDAOptions(TypedDict, total=False):
     kept: int
@@ -384,6 +444,14 @@ class FedCO2Options(TypedDict, total=False):
     """Foreign heads that the server keeps: the latest of every client, or those of the last round."""
     initial_heads: bool
     """Until the first uploads the bank holds every client's first head (if offline_init is same)."""
+
+class FedCompassOptions(TypedDict, total=False):
+    least_work: float
+    """Q_min / Q_max, least share of its usual steps for a client."""
+    server_lr: float
+    """eta, the server's step."""
+    a: float
+    """How fast stale changes lose weight."""
 
 class FedCPOptions(TypedDict, total=False):
     weight: float
@@ -962,6 +1030,8 @@ class RunKeys(TypedDict, total=False):
     """Section of early stopping on validation data; null runs all rounds."""
     drift: DriftKeys | bool | None
     """Section of the drift that is measured in every round, or true alone; null measures none."""
+    devices: DevicesKeys | None
+    """Section of the clients' devices and lines in virtual time, or true alone; null measures none."""
     checkpoint: CheckpointKeys
     """Section of checkpoints."""
     seed: int
@@ -988,15 +1058,18 @@ class RunKeys(TypedDict, total=False):
     fedala: FedALAOptions
     fedamp: FedAMPOptions
     fedas: FedASOptions
+    fedasync: FedAsyncOptions
     fedavg: _Section
     fedavgm: Options
     fedbabu: FedBABUOptions
     fedbn: FedBNOptions
+    fedbuff: FedBuffOptions
     fedcda: FedCDAOptions
     fedcgs: Options
     fedclassavg: FedClassAvgOptions
     fedco2: FedCO2Options
     fedcof: Options
+    fedcompass: FedCompassOptions
     fedcp: FedCPOptions
     feddbe: DebiasedOptions
     feddecorr: Options
@@ -1085,6 +1158,8 @@ class CompareKeys(TypedDict, total=False):
     """Section of early stopping on validation data; null runs all rounds."""
     drift: DriftKeys | bool | Sequence[DriftKeys | bool | None] | None
     """Section of the drift that is measured in every round, or true alone; null measures none."""
+    devices: DevicesKeys | Sequence[DevicesKeys | None] | None
+    """Section of the clients' devices and lines in virtual time, or true alone; null measures none."""
     checkpoint: CheckpointKeys
     """Section of checkpoints."""
     seed: int | Sequence[int]
@@ -1111,15 +1186,18 @@ class CompareKeys(TypedDict, total=False):
     fedala: FedALAOptions | Sequence[FedALAOptions]
     fedamp: FedAMPOptions | Sequence[FedAMPOptions]
     fedas: FedASOptions | Sequence[FedASOptions]
+    fedasync: FedAsyncOptions | Sequence[FedAsyncOptions]
     fedavg: _Section | Sequence[_Section]
     fedavgm: Options | Sequence[Options]
     fedbabu: FedBABUOptions | Sequence[FedBABUOptions]
     fedbn: FedBNOptions | Sequence[FedBNOptions]
+    fedbuff: FedBuffOptions | Sequence[FedBuffOptions]
     fedcda: FedCDAOptions | Sequence[FedCDAOptions]
     fedcgs: Options | Sequence[Options]
     fedclassavg: FedClassAvgOptions | Sequence[FedClassAvgOptions]
     fedco2: FedCO2Options | Sequence[FedCO2Options]
     fedcof: Options | Sequence[Options]
+    fedcompass: FedCompassOptions | Sequence[FedCompassOptions]
     fedcp: FedCPOptions | Sequence[FedCPOptions]
     feddbe: DebiasedOptions | Sequence[DebiasedOptions]
     feddecorr: Options | Sequence[Options]

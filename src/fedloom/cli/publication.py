@@ -29,7 +29,7 @@ _NARROWEST, _WIDEST = 2.0, 30.0  # inches
 
 def figure(
     runs: Runs,
-    kind: Annotated[str, typer.Argument(help="curves or dots.")],
+    kind: Annotated[str, typer.Argument(help="curves, times (curves over virtual time) or dots.")],
     out: Annotated[
         Path | None, typer.Option(help="A .pdf, .svg or .png; by default KIND.pdf in the first folder.")
     ] = None,

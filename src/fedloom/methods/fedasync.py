@@ -23,11 +23,6 @@ class FedAsync(FedProx):
 
     spec = fm.Spec(labels="multi", arrivals=1)
     presets = {name: {} for name in fm.PRESETS}
-    citation = fm.Citation(
-        "Xie, Koyejo, Gupta, preprint 2019, arXiv 1903.03934",
-        our_choice="An upload without any update since its download has staleness 0. The paper's t counts the update "
-        "that is being made.",
-    )
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         shares = [self.options.alpha * self._decay(ctx.staleness.get(client, 0)) for client in uploads]

@@ -20,20 +20,15 @@ class FedBuff(fm.Method):
         server_lr: float = fm.option(1.0, "eta, the server's step.", gt=0)
         scaled: bool = fm.option(True, "Whether stale changes count less.")
 
-    citation = fm.Citation(
-        "Nguyen et al., AISTATS 2022, arXiv 2106.06639",
-        our_choice="A client whose change waits in the buffer starts again after the server's step.",
-    )
-
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.spec = replace(self.spec, arrivals=self.options.buffer)
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, clients = super().examine(tasks, participants), tasks[0].clients
-        if self.options.buffer <= clients:
+        if self.options.buffer < clients:
             return diagnostics
-        message = f"fedbuff.buffer = {self.options.buffer}: of {clients} clients, no more than {clients} changes wait"
+        message = f"fedbuff.buffer = {self.options.buffer}: each step waits for all {clients} clients, as in FedAvg"
         return [*diagnostics, fm.Diagnostic("fedbuff.large_buffer", message, float(clients))]
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:

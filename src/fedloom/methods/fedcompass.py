@@ -20,14 +20,6 @@ class FedCompass(FedBuff):
         server_lr: float = fm.option(1.0, "eta, the server's step.", gt=0)
         a: float = fm.option(0.5, "How fast stale changes lose weight.", ge=0)
 
-    citation = fm.Citation(
-        "Li et al., ICLR 2024, arXiv 2309.14675",
-        our_choice="Q_max are the steps of local_epochs. p_k is the client's share of its group's samples, times the "
-        "group's share of all clients. The scheduler knows the speeds, and starts the fastest client first.",
-        departures="The paper estimates speeds, and sets a group a latest time for clients that were misjudged. On "
-        "virtual time nothing is misjudged, so a group is complete when all of it has arrived.",
-    )
-
     def __init__(self, options: fm.Options | None = None) -> None:
         fm.Method.__init__(self, options)
         self.spec = replace(self.spec, least_work=self.options.least_work)

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import isfinite
+from statistics import fmean
 
 from fedloom.core.errors import ConfigError, check_choice, short_repr
 from fedloom.core.text import BASELINE, is_share, listed, seed_counts_text
@@ -46,8 +48,9 @@ class ChartRow:
         """The method and its setting."""
         return f"{self.method} {self.panel}".rstrip()
 
-    def curve(self, measure: str, scale: float = 1.0) -> palette.Curve | None:
-        """Return a test measure by round, times `scale`; None without a round with a finite value of each seed."""
+    def curve(self, measure: str, scale: float = 1.0, over: palette.Over = "round") -> palette.Curve | None:
+        """Return a measure of the tests by round, times `scale`, or over virtual time, the mean of the seeds; None
+        without a round with a finite value of each seed, or without virtual time."""
         by_run = [dict(zip(*curve(result.rows, measure, "test"), strict=True)) for result in self.group.results]
         # A mean over fewer seeds in some rounds would jump where a run ends early.
         common = set.intersection(*map(set, by_run))
@@ -58,7 +61,19 @@ class ChartRow:
         means, stds = zip(*map(mean_std, zip(*seeds, strict=True)), strict=True)
         known = [std for std in stds if std is not None]
         scaled = [[scale * value for value in values] for values in (means, known, *seeds)]
-        return palette.Curve(self.method, self.tone, rounds, scaled[0], scaled[1] or None, scaled[2:])
+        at: Sequence[float] = rounds
+        if over != "round":
+            passed = [accumulated(curve(result.rows, "virtual_seconds", "system")) for result in self.group.results]
+            if not all(passed):
+                return None
+            at = [fmean(seconds[r] for seconds in passed) for r in rounds]
+        return palette.Curve(self.method, self.tone, at, scaled[0], scaled[1] or None, scaled[2:])
+
+
+def accumulated(by_round: tuple[Sequence[int], Sequence[float]]) -> dict[int, float]:
+    """Return by round the sum of the values up to it."""
+    rounds, values = by_round
+    return dict(zip(rounds, accumulate(values), strict=True))
 
 
 def chart_rows(groups: Sequence[Group]) -> list[ChartRow]:
@@ -87,35 +102,36 @@ def plot_values(
         raise ConfigError("a figure needs at least one finished run, got none")
     rows = chart_rows(grouped(results))
     match kind:
-        case "curves":
-            return _curves(rows, metric)
+        case "curves" | "times":
+            return _curves(rows, metric, "round" if kind == "curves" else "virtual seconds")
         case "dots" if against is not None:
             return _differences(rows, metric, against)
         case _:
             return _estimates(rows, metric)
 
 
-def _curves(rows: Sequence[ChartRow], metric: str) -> palette.PlotData:
+def _curves(rows: Sequence[ChartRow], metric: str, over: palette.Over) -> palette.PlotData:
     check_measure(metric, _measures_by_round(rows))
     scale = 100.0 if is_share(metric) else 1.0
     panels: dict[str, list[palette.Series]] = {row.panel: [] for row in rows}
     missing, shortened = [], []
     for row in rows:
-        drawn = row.curve(metric, scale)
+        drawn = row.curve(metric, scale, over)
         if drawn is None:
             missing.append(row.words)
             continue
         panels[row.panel].append(drawn)
-        if any(set(curve(run.rows, metric, "test")[0]) - set(drawn.rounds) for run in row.group.results):
+        if any(len(curve(run.rows, metric, "test")[0]) > len(drawn.rounds) for run in row.group.results):
             shortened.append(row.words)
     seeds = seed_counts_text(row.row["n"] for row in rows)
     band = "" if seeds == "1 seed" else "; band: ± 1 sample standard deviation"
     note = f"Line: mean over {seeds}{band}."
-    note += _about("Left out, because no round has a finite value of every seed", missing)
+    why = "no round has a finite value of every seed" if over == "round" else "they lack virtual time or finite values"
+    note += _about(f"Left out, because {why}", missing)
     note += _about("Only the rounds in which every seed has a finite value", shortened)
     note += _about("Ended early", [row.words for row in rows if row.row["stopped"] and row.words not in missing])
     diverged = [row.words for row in rows if row.row["diverged"] and row.words not in missing]
-    return _plot("curves", rows, panels, metric, note + _about("A run diverged", diverged))
+    return replace(_plot("curves", rows, panels, metric, note + _about("A run diverged", diverged)), over=over)
 
 
 def _about(remark: str, rows: Sequence[str]) -> str:

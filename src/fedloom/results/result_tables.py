@@ -34,11 +34,13 @@ class Reached:
     Attributes:
         bytes: downloads and uploads of all clients.
         flops: the run's, in proportion to the samples trained until then.
+        virtual_seconds: on the clients' devices (`devices`); 0 without.
     """
 
     round: int
     bytes: int
     flops: float
+    virtual_seconds: float
 
 
 def reached(result: RunData, target: float) -> Reached | None:
@@ -51,13 +53,13 @@ def reached(result: RunData, target: float) -> Reached | None:
     first = next((round_ for round_, accuracy in tested if accuracy >= target), None)
     if first is None:
         return None
-    up, down, samples = (
+    up, down, samples, virtual = (
         sum(row["value"] for row in result.rows if row["name"] == name and row["round"] <= first)
-        for name in ("bytes_up", "bytes_down", "samples")
+        for name in ("bytes_up", "bytes_down", "samples", "virtual_seconds")
     )
     # Only the FLOPs of the whole run are recorded; they grow with the trained samples.
     share = samples / result.numbers["samples"] if result.numbers.get("samples") else 1.0
-    return Reached(first, int(up + down), float(result.numbers.get("flops") or 0.0) * min(1.0, share))
+    return Reached(first, int(up + down), float(result.numbers.get("flops") or 0.0) * min(1.0, share), virtual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,14 @@ class ReachedMean:
     round: float | None
     bytes: float | None
     flops: float | None
+    virtual_seconds: float | None
 
 
 def reached_mean(results: Sequence[RunData], target: float) -> ReachedMean:
     """Return the means over the runs of one group. Runs that never reach the target count in `of` alone."""
     reached_runs = [run for run in (reached(result, target) for result in results) if run is not None]
     if not reached_runs:
-        return ReachedMean(0, len(results), None, None, None)
+        return ReachedMean(0, len(results), None, None, None, None)
     means = (fmean(getattr(run, name) for run in reached_runs) for name in Reached.__slots__)
     return ReachedMean(len(reached_runs), len(results), *means)
 
@@ -238,6 +241,8 @@ def target_table(results: Sequence[RunData], targets: Sequence[float]) -> DataTa
         Field.of("bytes", lambda cell: cell[2].bytes, bytes_text),
         Field.of("FLOPs", lambda cell: cell[2].flops, "{:.3g}".format),
     ]
+    if any(mean.virtual_seconds for *_, mean in reached):
+        columns.append(Field.of("virtual time", lambda cell: cell[2].virtual_seconds, seconds_text))
     records = [
         {"label": row["label"], "target": target, **asdict(mean), "protocol": row["protocol"]}
         | diverged_field(row["diverged"])

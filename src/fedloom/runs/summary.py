@@ -158,8 +158,16 @@ def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[
         **_flops(federation, worker, rows),
         "samples_per_second": round(samples / max(seconds["train"], 1e-9), 1),
         "seconds": seconds,
+        **_virtual(federation, rows),
         "peak_memory_mb": peak_memory_mb(),
     }
+
+
+def _virtual(federation: Federation, rows: Sequence[Row]) -> dict[str, float]:
+    """Return the virtual time of a run on its clients' devices, and how many clients missed a deadline."""
+    if federation.clock is None:
+        return {}
+    return {"virtual_seconds": total_over_rounds(rows, "virtual_seconds"), "late": int(total_over_rounds(rows, "late"))}
 
 
 def _flops(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:

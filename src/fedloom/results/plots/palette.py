@@ -66,7 +66,8 @@ def tones_of(methods: Sequence[str], baseline: str | None) -> dict[str, int]:
     return tones if baseline is None else {baseline: 0, **tones}
 
 
-PlotKind = Literal["curves", "dots"]
+PlotKind = Literal["curves", "times", "dots"]
+Over = Literal["round", "virtual seconds"]  # the x axis of curves
 PLOT_KINDS: tuple[str, ...] = get_args(PlotKind)
 COLUMN, PAGE = 3.3, 6.9  # inches: the text widths of a paper's column and of its page
 
@@ -123,6 +124,7 @@ class PlotData:
     quantity: str
     note: str
     bounded: tuple[float, float] | None = None
+    over: Over = "round"
 
     @property
     def drawn(self) -> list[str]:

@@ -73,7 +73,7 @@ def _draw_panel(axes: Axes, panel: palette.PlotPanel, plot: palette.PlotData, wi
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.margins(x=0.02)
-        drawing.dress(axes, drawing.PAPER, "round", plot.quantity)
+        drawing.dress(axes, drawing.PAPER, plot.over, plot.quantity)
         return
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     letters = max(_FEWEST_LETTERS, int(0.4 * width / _LETTER))

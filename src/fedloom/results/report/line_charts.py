@@ -17,7 +17,7 @@ from fedloom.results.pairs import Paired, all_paired
 from fedloom.results.plot_values import ChartRow
 from fedloom.results.plots import drawing
 from fedloom.results.plots.drawing import inline
-from fedloom.results.plots.palette import Curve, Estimate, dash_number, shortened_names, tone_name
+from fedloom.results.plots.palette import Curve, Estimate, Over, dash_number, shortened_names, tone_name
 from fedloom.results.report.markup import chart, grid, key, paragraph, shared_legend
 
 
@@ -45,9 +45,11 @@ class Size:
     characters: int
 
 
-def draw_lines(curves: Sequence[Curve], size: Size, quantity: str, limits: tuple[float, float] | None = None) -> Figure:
+def draw_lines(
+    curves: Sequence[Curve], size: Size, quantity: str, limits: tuple[float, float] | None = None, over: Over = "round"
+) -> Figure:
     """Draw shares, means over seeds, as lines in percent, ± sample std as bands, single seeds thin behind them.
-    A `size` without characters leaves names to a legend elsewhere. limits: of the y axis."""
+    A `size` without characters leaves names to a legend elsewhere. limits: of the y axis. over: the x axis."""
     figure = drawing.new_figure(size.width, size.height)
     strong = [curve for curve in curves if not curve.faint]
     names = shortened_names([curve.method for curve in strong], size.characters)
@@ -58,7 +60,7 @@ def draw_lines(curves: Sequence[Curve], size: Size, quantity: str, limits: tuple
         drawing.draw_curve(axes, curve, drawing.PAGE, band=0.39 / max(len(strong), 3), solid_capstyle="round", zorder=3)
         if not curve.faint:
             _mark_line(axes, curve, last, singly)
-    _axes_of_rounds(axes, curves)
+    _axes_of_rounds(axes, curves, over)
     if limits is not None:
         axes.set_ylim(*limits)
     middle = axes.get_position()
@@ -86,15 +88,15 @@ def _mark_line(axes: Axes, curve: Curve, last: float, singly: bool) -> None:
         axes.plot([end, last], [value, value], color=tone, linewidth=1, linestyle=(0, (1, 3)))
 
 
-def _axes_of_rounds(axes: Axes, curves: Sequence[Curve]) -> None:
+def _axes_of_rounds(axes: Axes, curves: Sequence[Curve], over: Over) -> None:
     first, last = min(curve.rounds[0] for curve in curves), max(curve.rounds[-1] for curve in curves)
     axes.set_xlim((first, last) if last > first else (first - 0.5, last + 0.5))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=over == "round", min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -0.02), 1.02 if high > 0.85 else high)  # a band may leave [0, 1], no accuracy can
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-    drawing.dress(axes, drawing.PAGE, "round")
+    drawing.dress(axes, drawing.PAGE, over)
 
 
 def _name_ends(figure: Figure, axes: Axes, ends: Sequence[tuple[Curve, str]]) -> None:
@@ -228,13 +230,14 @@ def panels_of(
     return [paragraph(caption, "note"), grid(figures)] if figures else []
 
 
-def learning_curves(rows: Sequence[ChartRow]) -> list[Markup]:
-    """Render test accuracy by round, a panel for each setting."""
-    by_setting = _by_panel(rows)
+def learning_curves(rows: Sequence[ChartRow], over: Over = "round") -> list[Markup]:
+    """Render test accuracy by round or over virtual time, a panel for each setting; nothing for rows without it."""
+    by_setting = _by_panel(rows, over)
     every = [curve for curves in by_setting.values() for curve in curves]
     if not every:
         return []
-    caption = "Test accuracy by round."
+    by, prefix = ("by round", "accuracy") if over == "round" else ("over virtual time", "virtual")
+    caption = f"Test accuracy {by}."
     if any(curve.std for curve in every):
         caption += " Mean over seeds; band: ± sample standard deviation"
         caption += "; thin lines: single seeds." if all(map(shows_seeds, by_setting.values())) else "."
@@ -244,18 +247,18 @@ def learning_curves(rows: Sequence[ChartRow]) -> list[Markup]:
     title, quantity = "Learning curves", "test accuracy"
     if len(panels) == 1:
         ((panel, curves),) = panels
-        label = f"{title}, {quantity} by round: {_ends(curves)}."
+        label = f"{title}, {quantity} {by}: {_ends(curves)}."
         svgs = [
-            inline(partial(draw_lines, curves, size, quantity), f"accuracy-{css}", title, label, css)
+            inline(partial(draw_lines, curves, size, quantity, over=over), f"{prefix}-{css}", title, label, css)
             for css, size in (("wide", _HERO), ("narrow", _PHONE))
         ]
         return [chart(svgs, "", caption, _key(rows, curves), wide=True)]
     limits = _limits(every)
     figures = []
     for k, (panel, curves) in enumerate(panels):
-        draw = partial(draw_lines, curves, _PANEL, quantity, limits=limits)
-        label = f"{title} of {panel}, {quantity} by round: {_ends(curves)}."
-        figures.append(chart([inline(draw, f"accuracy-{k}", f"{title}, {panel}", label)], panel))
+        draw = partial(draw_lines, curves, _PANEL, quantity, limits=limits, over=over)
+        label = f"{title} of {panel}, {quantity} {by}: {_ends(curves)}."
+        figures.append(chart([inline(draw, f"{prefix}-{k}", f"{title}, {panel}", label)], panel))
     return [shared_legend("", caption, _legend(rows, every)), grid(figures)]
 
 
@@ -274,11 +277,11 @@ def _key(rows: Sequence[ChartRow], curves: Sequence[Curve]) -> Markup | None:
     return None if all(len(curve.method) <= _PHONE.characters for curve in curves) else key(entries, "narrow")
 
 
-def _by_panel(rows: Sequence[ChartRow]) -> dict[str, list[Curve]]:
+def _by_panel(rows: Sequence[ChartRow], over: Over) -> dict[str, list[Curve]]:
     """The curves of each setting. Of many, all but the baseline's and those of the highest accuracies are faint."""
     panels = {}
     for panel, members in by_panel(rows).items():
-        curves = [curve for row in members if (curve := row.curve("accuracy")) is not None]
+        curves = [curve for row in members if (curve := row.curve("accuracy", over=over)) is not None]
         if len(curves) > _MOST_LINES:
             best = sorted((row for row in members if row.tone), key=lambda row: -row.row["accuracy"])[:_EMPHASISED]
             strong = {0, *(row.tone for row in best)}

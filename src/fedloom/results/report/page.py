@@ -145,7 +145,10 @@ def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
         ("Clients that never trained", "newcomers"): newcomers,
         ("Groups of samples", "groups"): by_group,
         ("Classes", "classes"): class_blocks(rows),
-        ("Learning curves", "curves"): line_charts.learning_curves(rows),
+        ("Learning curves", "curves"): [
+            *line_charts.learning_curves(rows),
+            *line_charts.learning_curves(rows, "virtual seconds"),
+        ],
         ("Single clients", "clients"): [*charts.client_spread(rows), *fairness, *page_tables.client_tables(rows)],
         ("Cost", "cost"): [page_tables.costs_table(trained)],
         ("Tuning", "tuning"): page_tables.tuning_blocks(tuning_choices(results)),

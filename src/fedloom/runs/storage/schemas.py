@@ -125,6 +125,8 @@ class RunSummary(_Scores):
     device: Word = "cpu"
     samples_per_second: Amount = 0.0
     peak_memory_mb: Amount = 0.0
+    virtual_seconds: Amount = 0.0
+    late: Count = 0
     figures: dict[Word, float | None] = {}
     higher_is_better: dict[Word, bool] = {}
     protocols: dict[Word, _Scores] = {}
