@@ -153,7 +153,7 @@ class DevicesKeys(TypedDict, total=False):
     """Seconds before a download or an upload begins to flow."""
     available: float
     """Probability that a client can be reached in a round."""
-    profiles: Sequence[DeviceKeys]
+    profiles: Sequence[DeviceKeys] | str
     """Devices one by one, as sections or as a CSV file with these columns; client k has number k mod their count. A key
     that an entry leaves out is that of this section. Empty: all have this section's device."""
     spread: float

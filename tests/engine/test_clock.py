@@ -158,11 +158,27 @@ def test_a_csv_file_gives_devices_one_by_one(tmp_path):
     of = devices.of_clients(3, Streams(0))
     assert of["samples_per_second"].tolist() == [10, 20, 10]
     assert of["latency"].tolist() == [0.5] * 3
-    path.write_text("speed\n1\n")
-    with pytest.raises(ConfigError, match="column 'speed' is unknown; it may have samples_per_second"):
-        Devices(profiles=str(path))
-    with pytest.raises(ConfigError, match="cannot be read"):
-        Devices(profiles=str(tmp_path / "none.csv"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("speed\n1\n", "unknown key 'devices.profiles.0.speed'"),
+        ("up_mbit,latency\n1\n", "devices.profiles.0.latency = None"),
+        ("up_mbit\n1,2\n", "more cells than columns"),
+        ("up_mbit\n-1\n", "devices.profiles.0.up_mbit = '-1'"),
+        ("up_mbit\nnan\n", "devices.profiles.0.up_mbit = 'nan'"),
+        ("up_mbit\n", "no rows"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_csv_file_that_cannot_be_is_refused_in_one_line(tmp_path, content, message):
+    path = tmp_path / "devices.csv"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse({"scenario": SCENARIO, "model": "mlp", "devices": {"profiles": str(path)}})
+    assert "\n" not in str(caught.value)
 
 
 def test_without_the_section_nothing_changes():
@@ -190,6 +206,20 @@ def test_what_cannot_be_is_refused_in_one_line(method, section, message):
     with pytest.raises(ConfigError, match=message) as caught:
         run(parse(config))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("more", [{"drift": True}, {"checkpoint": {"keep_clients": [1]}}])
+def test_observers_of_whole_rounds_are_refused_where_rounds_overlap(more):
+    base = {"scenario": SCENARIO, "model": "mlp", **more}
+    for kind in ({"method": "fedbuff"}, {"devices": {"deadline": 3, "late": "next_round"}}):
+        with pytest.raises(ConfigError, match="here rounds overlap"):
+            run(parse({**base, **kind}))
+
+
+def test_a_federation_of_real_nodes_has_no_virtual_time():
+    for kind in ({"method": "fedbuff"}, {"devices": True}):
+        with pytest.raises(ConfigError, match=r"flower\.round_timeout is the deadline"):
+            run(parse({"scenario": SCENARIO, "model": "mlp", **kind}), engine_factory=lambda *_: None)
 
 
 # -- bits --------------------------------------------------------------------------------------------------------------

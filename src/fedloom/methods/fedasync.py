@@ -22,7 +22,6 @@ class FedAsync(FedProx):
         b: int = fm.option(4, "b of hinge: the staleness up to which nothing falls.", ge=0)
 
     spec = fm.Spec(labels="multi", arrivals=1)
-    presets = {name: {} for name in fm.PRESETS}
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         shares = [self.options.alpha * self._decay(ctx.staleness.get(client, 0)) for client in uploads]

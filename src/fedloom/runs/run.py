@@ -26,7 +26,7 @@ from fedloom.runs.drift.decomposition import RunDrift
 from fedloom.runs.export.run_at_checkpoint import Memory
 from fedloom.runs.newcomers import NewcomerTests, newcomer_notes
 from fedloom.runs.protocol_tests import ProtocolTests, training_rows
-from fedloom.runs.setup import Setup, bfloat16_advice
+from fedloom.runs.setup import Setup, bfloat16_advice, check_devices
 from fedloom.runs.storage import checkpoint as checkpoint_store
 from fedloom.runs.storage import data_record
 from fedloom.runs.storage.checkpoint import Checkpoint, report_misfits, restore
@@ -158,13 +158,9 @@ class _Run(Generic[R]):
             text += " are too narrow where several rows belong to one person; name a group, or say by: row"
             model_diagnostics.append(Diagnostic("rows_drawn", text, 1.0))
         states = ClientStates(config.engine.state_budget(), folder.states if folder else None)
-        functional, share = [net.functional for net in nets], config.participation
-        if engine_factory and (config.devices is not None or self.method.spec.arrivals is not None):
-            what = "devices" if config.devices is not None else f"method = '{config.method}'"
-            why = "is for simulations; over Flower, flower.round_timeout is the deadline and devices are real"
-            raise ConfigError(f"{what}: virtual time {why}; leave it out")
-        facts: dict[str, Any] = {"participation": share, "states": states, "nets": functional}
-        facts |= {"devices": config.devices}
+        check_devices(config, self.method, over_flower=engine_factory is not None)
+        facts: dict[str, Any] = {"participation": config.participation, "devices": config.devices, "states": states}
+        facts["nets"] = [net.functional for net in nets]
         self.federation = Federation(self.method, Serial(self.worker), setup.tasks, scenario, **facts)
         diagnostics = [*self.federation.initial_diagnostics, *model_diagnostics]
         self.diagnostics = {diagnostic.code: diagnostic for diagnostic in diagnostics}
@@ -174,10 +170,6 @@ class _Run(Generic[R]):
         self.drift = RunDrift(config, self.federation, self.worker, folder, engine_factory is not None)
         kept = self.federation, folder.client_models if folder else None, self.note
         self.client_models = ClientModelKeeper(config, *kept) if config.checkpoint.keep_clients else None
-        clock = self.federation.clock
-        if self.federation.observer is not None and clock is not None and clock.mixes_rounds:
-            why = "compare the clients of one round, and here uploads of several rounds meet; leave them out"
-            raise ConfigError(f"drift, checkpoint.keep_clients: they {why}")
         self.rows: list[Row] = []
         self.best: tuple[int, float] | None = None  # round and validation value, where it selects the round
         self.checkpoint: Path | None = None  # the last checkpoint of this run

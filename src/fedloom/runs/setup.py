@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data import Dataset, Scenario
 from fedloom.engine import PASS_BATCH, LocalTraining, Worker
@@ -96,6 +97,18 @@ class Setup:
             for protocol in evaluation.tested_protocols
         }
         return worker.evaluators
+
+
+def check_devices(config: RunConfig, method: Method, *, over_flower: bool) -> None:
+    """Raise `ConfigError` for virtual time in a federation of real nodes, or with observers of whole rounds."""
+    devices, asynchronous = config.devices, method.spec.arrivals is not None
+    if over_flower and (devices is not None or asynchronous):
+        key = f"method = '{config.method}'" if asynchronous else "devices"
+        why = "virtual time is for simulations; over Flower, devices are real and flower.round_timeout is the deadline"
+        raise ConfigError(f"{key}: {why}")
+    watched = "drift" if config.drift else "checkpoint.keep_clients" if config.checkpoint.keep_clients else ""
+    if watched and (asynchronous or (devices is not None and devices.late == "next_round")):
+        raise ConfigError(f"{watched}: needs clients that start from one state, and here rounds overlap; leave it out")
 
 
 _log = logging.getLogger(__name__)
