@@ -136,8 +136,7 @@ class _Run(Generic[R]):
     ) -> None:
         scenario = user_scenario or config.scenario.build(config.seed)
         self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, list(callbacks)
-        self.result_type = result_type
-        self.engine_factory = engine_factory
+        self.result_type, self.engine_factory = result_type, engine_factory
         if config.checkpoint.predictions and (why := no_predictions(config, folder is None, bool(engine_factory))):
             raise ConfigError(f"checkpoint.predictions: {why}")
         if config.early_stopping is not None:
