@@ -25,7 +25,7 @@ def server_of(ctx, value):
 def changes_of(ctx, values, samples):
     trees = [{name: torch.full_like(tensor, value) for name, tensor in ctx.task.init.items()} for value in values]
     return {
-        client: {"change": tree, "buffers": {}, "samples": count}
+        client: {"model": tree, "buffers": {}, "samples": count}
         for client, (tree, count) in enumerate(zip(trees, samples, strict=True))
     }
 

@@ -22,7 +22,8 @@ ROUNDS = 4
 BY_METHOD: dict[str, dict[str, list[Any]]] = {
     "apfl": {"alpha_lr": [0.3]}, "ccvr": {"server_lr": [0.3]},
     "cfl": {"eps1": [0.0], "eps2": [1000000000.0], "min_size": [6]}, "fedadagrad": {"v0": [0.0]},
-    "fedadam": {"v0": [0.0]}, "fedala": {"first": [1]}, "fedavg+dp": {"dp_delta": [0.001], "dp_row_clip": [0.5]},
+    "fedadam": {"v0": [0.0]}, "fedala": {"first": [1]},
+    "fedasync": {"a": [1.0], "b": [0]}, "fedbuff": {"buffer": [2]}, "fedavg+dp": {"dp_delta": [0.001], "dp_row_clip": [0.5]},
     "fedavg+dw": {"dw_mu_decay": [(1, 10.0)]}, "fedavg+finetune": {"finetune_lr": [0.3]},
     "fedavg+geomedian": {"geomedian_steps": [1]}, "fedavg+lpft": {"lpft_lr": [0.3]},
     "fedavg+multikrum": {"multikrum_faulty": [0], "multikrum_kept": [2]}, "fedavg+trimmed": {"trimmed_share": [0.4]},
@@ -42,6 +43,8 @@ SPLITS = {"eps1": 1e9, "eps2": 0.0, "first_split": 1}  # of CFL, at once
 # Options under which an option matters, set in both runs.
 UNDER: dict[tuple[str, str], dict[str, Any]] = {
     ("fedamp", "own_share"): {"kernel": "cosine"},
+    ("fedasync", "b"): {"staleness": "hinge"},
+    ("fedbuff", "scaled"): {"buffer": 2},
     ("fedavg+dw", "dw_relin_every"): {"dw_linearised": "gram"},
     **{("cfl", option): SPLITS for option in ("eps1", "eps2", "first_split", "min_size")},
     ("fedcda", "batches"): {"warmup": 1},
@@ -73,6 +76,8 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("fedorgp", "distance_share"): "no class has a feature apart here: test_fedorgp.py has some",
     ("fedorgp", "filtered"): "no class has a feature apart here: test_fedorgp.py has golden ones",
     ("fedpac", "unknown"): "no class comes up in a late round at two clients: test_fedpac.py has golden numbers",
+    ("fedcompass", "a"): "devices are equal here, so nothing is stale: test_asynchronous.py has the numbers",
+    ("fedcompass", "least_work"): "devices are equal here: engine/test_clock.py has schedules by hand",
     ("heterofl", "scaler"): "all clients have one width here: test_heterofl.py has golden numbers of three",
     ("fml", "start"): "the net was not built from a blueprint: test_fml.py builds one",
 }

@@ -126,7 +126,7 @@ def _read_csv(path: Path) -> list[dict[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class FinishedJob:
     """A client's work: its result, with the upload unpacked, and the bytes of its payload and of its upload."""
 
     result: JobResult
@@ -135,7 +135,7 @@ class Trained:
 
 
 # Trains clients from the server's present state, some with a largest number of steps.
-Train: TypeAlias = Callable[[Sequence[int], Mapping[int, int]], list[Trained]]
+Train: TypeAlias = Callable[[Sequence[int], Mapping[int, int]], list[FinishedJob]]
 
 
 @dataclass(frozen=True, slots=True)

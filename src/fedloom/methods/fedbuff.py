@@ -11,9 +11,7 @@ class FedBuff(fm.Method):
     Client: D_k = w_k - w, from the weights w that it got. Server: w <- w + (eta / K) sum_k D_k / sqrt(1 + tau_k), where
     tau_k counts its steps since the client got w. Buffers of the net are averaged."""
 
-    spec = fm.Spec(
-        sends={"change": fm.Sent(form="change"), "buffers": fm.Sent(form="own")}, labels="multi", arrivals=10
-    )
+    spec = fm.Spec(sends={"model": fm.Sent(form="change"), "buffers": fm.Sent(form="own")}, labels="multi", arrivals=10)
 
     class Options(fm.Options):
         buffer: int = fm.option(10, "K, changes in a step of the server.", ge=1)
@@ -34,7 +32,7 @@ class FedBuff(fm.Method):
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         trained, received = (parameters(tree, ctx.task) for tree in (work.tree, work.start.tree))
         buffers = {name: value for name, value in work.tree.items() if name not in trained}
-        return {"change": difference(trained, received), "buffers": buffers, "samples": ctx.samples}, {}
+        return {"model": difference(trained, received), "buffers": buffers, "samples": ctx.samples}, {}
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         scales = [(1 + ctx.staleness.get(client, 0)) ** -0.5 if self.options.scaled else 1.0 for client in uploads]
@@ -44,6 +42,6 @@ class FedBuff(fm.Method):
         self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext, weights: list[float], step: float
     ) -> fm.Record:
         """Return the state after a step of the server along the mean change by `weights`."""
-        model, change = fm.get_tree(server, "model"), self.mean(uploads, "change", weights)
+        model, change = fm.get_tree(server, "model"), self.mean(uploads, "model", weights)
         moved = fm.combine([parameters(model, ctx.task), change], [1, step])
         return {"model": model | self.mean(uploads, "buffers") | moved}
