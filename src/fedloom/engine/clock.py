@@ -151,8 +151,8 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What a server has at the end of a round: results by client id, for how many updates of the server each client has
-    trained meanwhile, and numbers for the rows of the round."""
+    """The end of a round at the server: results by client id, how often the server has updated since each client got
+    its payload, numbers for the rows of the round, and notes."""
 
     results: dict[int, JobResult]
     staleness: dict[int, int]
