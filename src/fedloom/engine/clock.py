@@ -182,7 +182,7 @@ class Clock:
         self.now, self.flights = 0.0, dict[int, Flight]()
 
     def seconds(self, client: int, bytes_down: float, samples: float, bytes_up: float) -> float:
-        """Return the time of a client's job in virtual seconds."""
+        """Return the virtual seconds of a job: `bytes_down` to the `client`, its `samples`, and `bytes_up` back."""
         of = self._of
         transfer = bytes_down / of["down_mbit"][client] + bytes_up / of["up_mbit"][client]
         return 2 * of["latency"][client] + transfer * 8e-6 + samples / of["samples_per_second"][client]
@@ -208,7 +208,8 @@ class Clock:
         return Arrivals({client: flight.result for client, flight in flights.items()}, staleness, figures)
 
     def run_all(self, round_: int, clients: Sequence[int], train: Train) -> Arrivals:
-        """Run an opening or closing round, which waits for all clients; what is still on its way is lost."""
+        """Run an opening or closing round `round_` by `train`, which waits for all `clients`; uploads that are still on
+        their way are lost."""
         started, lost = self.now, len(self.flights)
         self.flights.clear()
         finished = self._starts(clients, round_, train, {})
@@ -216,7 +217,8 @@ class Clock:
         return self._arrived(finished, round_, started, late=lost)
 
     def run_round(self, round_: int, drawn: Sequence[int], payload: Callable[[int], int], train: Train) -> Arrivals:
-        """Run a round of the clients drawn for it, up to the deadline; `payload` returns the bytes for a client."""
+        """Run round `round_` of the clients `drawn` for it by `train`, up to the deadline; `payload` returns the bytes
+        for a client."""
         started, deadline, available = self.now, self.devices.deadline, self._available(round_)
         reached = [client for client in drawn if client not in self.flights and available[client]]
         limits = self._fitting_steps(reached, payload) if self.devices.late == "fewer_steps" else {}
@@ -241,8 +243,9 @@ class Clock:
     def run_arrivals(
         self, round_: int, count: int, spec: Spec, payload: Callable[[int], int], train: Train
     ) -> Arrivals:
-        """Keep `count` clients at work until the server updates: when `spec.arrivals` uploads are there or, with
-        `spec.least_work`, when all of a group are. A client whose upload waits for the update starts after it."""
+        """Keep `count` clients at work by `train` until the server updates in `round_`: when `spec.arrivals` uploads
+        are there or, with `spec.least_work`, when all of a group are. A client whose upload waits for the update starts
+        after it. `payload` returns the bytes for a client."""
         started, waiting = self.now, dict[int, Flight]()
         while True:
             idle = self._available(round_) & (self._samples > 0)
