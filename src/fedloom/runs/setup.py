@@ -100,8 +100,8 @@ class Setup:
 
 
 def check_devices(config: RunConfig, method: Method, *, over_flower: bool) -> None:
-    """Raise `ConfigError` if a `config` and its `method` need virtual time in a federation of real nodes (`over_flower`),
-    or with observers of whole rounds."""
+    """Raise `ConfigError` if `config` and `method` need virtual time in a federation of real nodes (`over_flower`), or
+    with observers of whole rounds."""
     devices, asynchronous = config.devices, method.spec.arrivals is not None
     if over_flower and (devices is not None or asynchronous):
         key = f"method = '{config.method}'" if asynchronous else "devices"
