@@ -46,6 +46,7 @@ STEEP = {
 # Rows of numbers cannot be augmented: methods of two views have tests of their own.
 ROW_METHODS = [name for name, kind in METHODS if kind.spec.views == 1]
 FEDERATED = [name for name, kind in METHODS if not kind.spec.pooled]  # those whose clients keep their data
+IN_ROUNDS = [name for name in FEDERATED if METHODS.get(name).spec.arrivals is None]  # others need virtual time
 SAMPLE = ("fedavg", "fedco2", "feddw", "fedsc", "fedskc", "fedssa")  # methods that each sample has
 PLAIN_SGD = OptimizerSpec(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
 

@@ -14,7 +14,7 @@ from fedloom.methods import METHODS
 from fedloom.runs.run import run
 from flower_world import DEALT, Notes, config_of, settings_of
 from own_world import digits_of_nodes
-from support import FEDERATED, same_bits
+from support import IN_ROUNDS, same_bits
 
 flwr = pytest.importorskip("flwr", reason="needs the extra flower")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -36,7 +36,7 @@ def app_of(tmp_path, monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("method", FEDERATED)
+@pytest.mark.parametrize("method", IN_ROUNDS)
 def test_every_method_has_the_bits_of_the_simulation_over_a_grid(method, app_of):
     from fedloom.flower.transport import GridTransport
     from local_grid import local_grid

@@ -10,10 +10,10 @@ from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
 from fedloom.runs.run import run
 from flower_world import Notes, config_of, settings_of
-from support import FEDERATED, same_bits, sampled
+from support import IN_ROUNDS, same_bits, sampled
 
 SKEWED = {"source": "digits", "partition": "dirichlet", "alpha": 0.1, "clients": 8, "val": 0.0}
-CASES = sampled(FEDERATED, "copa", "fd", "feddf", "fedgen", "fedkd", "fednova", "fedproto", "scaffold")
+CASES = sampled(IN_ROUNDS, "copa", "fd", "feddf", "fedgen", "fedkd", "fednova", "fedproto", "scaffold")
 
 
 @pytest.mark.parametrize("method", CASES)

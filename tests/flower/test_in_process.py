@@ -14,7 +14,7 @@ from fedloom.flower.wire import ErrorReply, JoinReply, Message, MessageError, re
 from fedloom.runs.run import run
 from fedloom.runs.storage.run_folder import RunFolder
 from flower_world import DEALT, Faulty, Notes, config_of, forged, settings_of
-from support import FEDERATED, same_bits, sampled
+from support import IN_ROUNDS, same_bits, sampled
 
 WRAPPED = [
     "fedavg+geomedian",
@@ -29,7 +29,7 @@ WRAPPED = [
     "fedskc+dp",
 ]
 
-SENDING = sampled([*FEDERATED, *WRAPPED], "ccvr", "copa", "fd", "feddf", "fedgen", "fedkd", "fedproto", "scaffold")
+SENDING = sampled([*IN_ROUNDS, *WRAPPED], "ccvr", "copa", "fd", "feddf", "fedgen", "fedkd", "fedproto", "scaffold")
 
 
 @pytest.mark.parametrize("method", SENDING)
