@@ -130,13 +130,6 @@ class Recall(ClassCounts):
     multi_label: ClassVar[bool] = True
 
 
-@METRICS.register("recall_all")
-class RecallOfAll(Recall):
-    """The mean recall over all classes of the data, 0 for one without tested samples."""
-
-    on_request, class_set = True, _EVERY
-
-
 @METRICS.register("specificity")
 class Specificity(ClassCounts):
     """The share of the other classes' samples that is not taken for a class, as a mean over tested classes."""
@@ -205,13 +198,6 @@ class Precision(PositivePredictiveValue):
     multi_label, on_request, class_set = True, False, _MET
 
 
-@METRICS.register("precision_all")
-class PrecisionOfAll(Precision):
-    """The mean precision over all classes of the data, 0 for one that was never predicted."""
-
-    on_request, class_set = True, _EVERY
-
-
 @METRICS.register("macro_f1")
 class MacroF1(ClassCounts):
     """The mean F1 over the classes that the tested samples have or that were predicted."""
@@ -220,13 +206,6 @@ class MacroF1(ClassCounts):
 
     def by_class(self) -> Tensor:
         return self.f1()
-
-
-@METRICS.register("macro_f1_all")
-class MacroF1OfAll(MacroF1):
-    """The mean F1 over all classes of the data, 0 for one neither tested nor predicted."""
-
-    on_request, class_set = True, _EVERY
 
 
 @METRICS.register("weighted_f1")
@@ -253,20 +232,6 @@ class MicroF1(ClassCounts):
 
     def details(self) -> Mapping[str, Any]:
         return {}
-
-
-@METRICS.register("micro_precision")
-class MicroPrecision(MicroF1):
-    """Precision of the samples of all classes together."""
-
-    weights: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-
-@METRICS.register("micro_recall")
-class MicroRecall(MicroF1):
-    """Recall of the samples of all classes together."""
-
-    weights: ClassVar[tuple[float, float]] = (1.0, 0.0)
 
 
 @METRICS.register("mcc")

@@ -204,20 +204,6 @@ class CalibrationSlope(ClassScores):
         return [calibration(*self.counts(label))[self.place] for label in range(self.bins.shape[1])]
 
 
-@METRICS.register("calibration_intercept")
-class CalibrationIntercept(CalibrationSlope):
-    """The intercept of the regression that gives `calibration_slope`."""
-
-    place: ClassVar[int] = 0
-
-
-@METRICS.register("calibration_in_the_large")
-class CalibrationInTheLarge(CalibrationSlope):
-    """The intercept of that regression with slope 1; above 0 the model says too low risks on average."""
-
-    place: ClassVar[int] = 2
-
-
 def calibration(scores: Tensor, of_class: Tensor, others: Tensor) -> tuple[float, float, float]:
     """Intercept and slope of a logistic regression on distinct `scores` [T], and the intercept at slope 1, by counts of
     samples of the class and of others [T]; NaN where there is none."""

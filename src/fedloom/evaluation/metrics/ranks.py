@@ -266,20 +266,6 @@ class OperatingPoint(ClassScores, metaclass=AtLevel):
         return super().details() if self.name in self.points.split() else {}
 
 
-@METRICS.register("sensitivity@specificity=0.95")
-class SensitivityAtSpecificity(OperatingPoint):
-    """The highest sensitivity (recall) of a threshold with at least this specificity, by class."""
-
-    name: ClassVar[str] = "sensitivity@specificity=0.95"
-
-
-@METRICS.register("specificity@sensitivity=0.95")
-class SpecificityAtSensitivity(OperatingPoint):
-    """The highest specificity of a threshold with at least this sensitivity (recall), by class."""
-
-    name: ClassVar[str] = "specificity@sensitivity=0.95"
-
-
 def _ranked(positives: Tensor, negatives: Tensor) -> tuple[Tensor, ...]:
     """AUROC, average precision, bound and samples of one class, from counts [T] float64 at rising scores."""
     samples, pairs = positives.sum(), positives.sum() * negatives.sum()
