@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from fedloom.cli.diagnose import advise
+from fedloom.cli.app import advise  # after the commands have their texts
 from fedloom.diagnosis.evidence import Needs
 
 

@@ -25,6 +25,7 @@ from fedloom.cli import publication as reproduce
 from fedloom.cli.diagnose import advise, diagnose
 from fedloom.core.console import console_of, listen_for_stop, raise_first_interrupt
 from fedloom.core.errors import ConfigError, FedloomError, StoppedError, printable
+from fedloom.core.files import package_table
 from fedloom.core.plugins import load_plugin
 
 if TYPE_CHECKING:
@@ -143,10 +144,7 @@ def run(
 
 
 def init(
-    data: Annotated[
-        str | None,
-        typer.Option("--from", help="A .csv, .parquet or .npz, a folder of images, a built-in set, or owner/name."),
-    ] = None,
+    data: str | None = None,
     out: Annotated[Path | None, typer.Option(help="The config to write; by default named after the data.")] = None,
     label: Annotated[str | None, typer.Option(help="The column of a table that holds the class, or A,B,C.")] = None,
     owner: Annotated[str | None, typer.Option(help="The column that says which client owns a row, or none.")] = None,
@@ -253,6 +251,7 @@ def inspect(
         shared.print_lines(f"  picture: {out}")
 
 
+_TEXTS = package_table(Path(__file__).with_name("help.toml"))
 # The help lists commands in this order.
 for command in (
     *(demo, run, init, comparisons.compare, comparisons.study, reproduce.reproduce, inspect, diagnose, advise),
@@ -260,7 +259,7 @@ for command in (
     *(catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios, catalogue.config),
     *(model.export, model.predict, model.evaluate),
 ):
-    app.command()(command)
+    app.command()(shared.described(command, _TEXTS.get(command.__name__, {})))
 app.add_typer(flower.group, name="flower")
 
 

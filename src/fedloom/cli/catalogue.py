@@ -65,9 +65,7 @@ def config(
         str | None, typer.Argument(help="A key or a section, e.g. optimizer.lr, optimizer or lr; by default all.")
     ] = None,
     as_json: AsJson = False,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of a config, for editors that check YAML files.")
-    ] = False,
+    schema: bool = False,
 ) -> None:
     """Explain the keys of a config: default, range or choices, and meaning."""
     from fedloom.cli.terminal import print_grid

@@ -37,19 +37,9 @@ def compare(
         list[str] | None,
         typer.Argument(help="key=value on top of the config; a list compares several: scenario.alpha=[0.1,1.0]."),
     ] = None,
-    methods: Annotated[
-        str | None, typer.Option(help="Methods, separated by commas; by default fedavg and the config's (or fedsc).")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Number of seeds, from --seed or the config's on; default 3.")
-    ] = None,
-    references: Annotated[
-        bool,
-        typer.Option(
-            "--references",
-            help="Add the baselines to beat: fedavg and central, or local, fedavg+finetune and fedavg+lpft.",
-        ),
-    ] = False,
+    methods: str | None = None,
+    seeds: int | None = None,
+    references: bool = False,
     out: shared.Folder = None,
     fresh: shared.Fresh = False,
     seed: shared.Seed = None,
@@ -120,9 +110,7 @@ def study(
     plan: Plan = False,
     only: Only = None,
     workers: Workers = 1,
-    on: Annotated[
-        Literal["here", "ray"], typer.Option(help="ray: run the cells as tasks of the Ray cluster at RAY_ADDRESS.")
-    ] = "here",
+    on: Literal["here", "ray"] = "here",
     allow_mixed: shared.AllowMixed = False,
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,

@@ -83,31 +83,18 @@ def _print_drift(rounds: "Sequence[DriftRound]") -> None:
     _print_section("\ndrift during training", ("measure", "first round", "last round", "mean"), **facts)
 
 
-# A test holds these texts to the descriptions of fedloom.diagnosis.evidence.Needs, whose import takes a second.
-_GOAL = "One model for all (global), or a model for each client (personal); null reads the config's protocol."
-_NETS = "Whether the clients' networks are equal or different; null reads the config's models."
-
-
 def advise(
     config: shared.Config,
     overrides: shared.Overrides = None,
-    goal: Annotated[str | None, typer.Option(help=_GOAL)] = None,
-    nets: Annotated[str | None, typer.Option(help=_NETS)] = None,
+    goal: str | None = None,
+    nets: str | None = None,
     traffic: Annotated[float | None, typer.Option(help="Most traffic of a round, as a multiple of FedAvg's.")] = None,
     stateless: Annotated[bool, typer.Option("--stateless", help="Clients keep nothing between rounds.")] = False,
-    newcomers: Annotated[
-        bool, typer.Option("--newcomers", help="A client that never trained gets a trained model at once.")
-    ] = False,
-    secret_labels: Annotated[
-        bool, typer.Option("--secret-labels", help="Uploads have no counts or means by class.")
-    ] = False,
-    secure_sums: Annotated[
-        bool, typer.Option("--secure-sums", help="The server sees sums over clients only (secure aggregation).")
-    ] = False,
+    newcomers: bool = False,
+    secret_labels: bool = False,
+    secure_sums: bool = False,
     dp: Annotated[bool, typer.Option("--dp", help="Uploads are made differentially private (the wrapper dp).")] = False,
-    trial: Annotated[
-        bool, typer.Option("--trial", help="Train the suggestions and the baseline, and compare validation scores.")
-    ] = False,
+    trial: bool = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the trial's runs; by default in runs/.")] = None,
     seed: shared.Seed = None,
     rounds: shared.Rounds = None,

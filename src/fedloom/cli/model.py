@@ -26,12 +26,8 @@ UserModel = Annotated[
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    out: Annotated[
-        Path | None, typer.Option(help="The file; metadata and card are written next to it. Default model.safetensors.")
-    ] = None,
-    file_format: Annotated[
-        str | None, typer.Option("--format", help="safetensors, onnx or torch-export; by default the suffix of --out.")
-    ] = None,
+    out: Path | None = None,
+    file_format: str | None = None,
     client: Client = None,
     selection: Round = "last",
     model: UserModel = None,

@@ -30,18 +30,11 @@ _NARROWEST, _WIDEST = 2.0, 30.0  # inches
 def figure(
     runs: Runs,
     kind: Annotated[str, typer.Argument(help="curves, times (curves over virtual time) or dots.")],
-    out: Annotated[
-        Path | None, typer.Option(help="A .pdf, .svg or .png; by default KIND.pdf in the first folder.")
-    ] = None,
+    out: Path | None = None,
     metric: Annotated[str, typer.Option(help="A measure on test data, e.g. auroc; for curves also loss.")] = "accuracy",
     against: Annotated[str | None, typer.Option(help="For dots: differences from this method, seed by seed.")] = None,
-    width: Annotated[
-        str | None,
-        typer.Option(help="column (3.3 inches), page (6.9 inches) or inches; by default what fits the settings."),
-    ] = None,
-    note: Annotated[
-        bool, typer.Option("--note/--no-note", help="Explain bands and lines in a sentence below the panels.")
-    ] = True,
+    width: str | None = None,
+    note: bool = True,
     evaluation: EvaluationName = "",
     allow_mixed: AllowMixed = False,
     as_json: AsJson = False,
@@ -83,35 +76,20 @@ def table(
     context: typer.Context,
     runs: Runs,
     format: Annotated[str, typer.Option(help="markdown, latex, csv or text.")] = "markdown",
-    rows: Annotated[
-        str | None, typer.Option(help="Keys that name the rows: method, setting, protocol or any config key.")
-    ] = None,
+    rows: str | None = None,
     columns: Annotated[str | None, typer.Option(help="Keys whose values head the columns, e.g. alpha.")] = None,
-    cells: Annotated[
-        str | None, typer.Option(help="Measures, e.g. accuracy,auroc,worst10,up,down,time,n; by default accuracy.")
-    ] = None,
+    cells: str | None = None,
     units: Annotated[Literal["percent", "share"], typer.Option(help="The unit of shares.")] = "percent",
-    interval: Annotated[
-        bool, typer.Option("--interval", help="Add the difference from --against with its 95 % interval.")
-    ] = False,
+    interval: bool = False,
     p_value: Annotated[bool, typer.Option("--p-value", help="Add its p-value, adjusted over the family.")] = False,
     against: Annotated[str, typer.Option(help="The method that others are compared with.")] = "fedavg",
     caption: Annotated[str, typer.Option(help="The caption in LaTeX; by default it names measures and keys.")] = "",
     label: Annotated[str, typer.Option(help="The label in LaTeX; by default the name of the first folder.")] = "",
-    target: Annotated[
-        list[float] | None,
-        typer.Option(help="Rounds, bytes and FLOPs to reach this accuracy, from 0 to 1; may be repeated."),
-    ] = None,
-    costs: Annotated[
-        bool, typer.Option("--costs", help="Time of a local epoch relative to FedAvg's, FLOPs and bytes of a run.")
-    ] = False,
-    fairness: Annotated[
-        bool, typer.Option("--fairness", help="Spread of accuracy over clients, and clients that are worse off.")
-    ] = False,
+    target: list[float] | None = None,
+    costs: bool = False,
+    fairness: bool = False,
     domains: Annotated[bool, typer.Option("--domains", help="Accuracy on each held-out domain, and its mean.")] = False,
-    newcomers: Annotated[
-        bool, typer.Option("--newcomers", help="Accuracy on clients that never trained, by how they were served.")
-    ] = False,
+    newcomers: bool = False,
     evaluation: EvaluationName = "",
     allow_mixed: AllowMixed = False,
 ) -> None:
@@ -193,9 +171,7 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, max=10_000, help="How many; by default the recipe's.")] = None,
     out: shared.Folder = None,
     only: Only = None,
-    reuse: Annotated[
-        list[Path] | None, typer.Option(help="Copy the finished cells of another table's or figure's folder.")
-    ] = None,
+    reuse: list[Path] | None = None,
     workers: Workers = 1,
     allow_mixed: shared.AllowMixed = False,
     quiet: shared.Quiet = False,

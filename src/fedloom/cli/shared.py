@@ -6,10 +6,10 @@ import io
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import click
 import typer
@@ -42,6 +42,17 @@ EvaluationName = Annotated[str, typer.Option("--evaluation", help="Show these te
 
 _HOME = re.compile(r"~[\w.-]*(/|$)")
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
+
+
+def described(command: Callable[..., None], texts: Mapping[str, Any]) -> Callable[..., None]:
+    """Return a command with options by their `texts` in help.toml. A flag has no --no-... unless it is named."""
+    hints = get_type_hints(command, include_extras=True)
+    for name, text in texts.items():
+        keywords = {"help": text} if isinstance(text, str) else dict(text)
+        flags = [f"--{name.replace('_', '-')}"] if hints[name] is bool else []
+        option = typer.Option(*keywords.pop("names", flags), **keywords)
+        command.__annotations__[name] = Annotated[hints[name], option]
+    return command
 
 
 def say(line: str) -> None:
