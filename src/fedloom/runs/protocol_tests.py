@@ -11,7 +11,8 @@ from fedloom.core.text import listed
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, RoundReport, Worker
 from fedloom.engine.jobs import EvalResult
-from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
+from fedloom.evaluation import Evaluator, FewShotEvaluator, Scores
+from fedloom.evaluation.fewshot import FewShotScores
 from fedloom.evaluation.intervals import Tested, intervals, intervals_over_nodes
 from fedloom.evaluation.metrics.basic import SampleScores
 from fedloom.evaluation.metrics.calibration import at_threshold, best_threshold, scores_in

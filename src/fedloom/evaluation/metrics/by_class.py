@@ -76,24 +76,16 @@ class ClassCounts(Metric):
         if bool((self.confusion < 0).any()):
             raise ValueError("a confusion matrix with negative counts")
 
-    def recall(self) -> Tensor:
-        """The share of each class that is predicted as it [C] float64; NaN for a class without samples."""
-        true, _, correct = self.vectors().double()
-        return torch.div(correct, true)
-
-    def precision(self) -> Tensor:
-        """The share of the predictions of each class that are correct [C] float64; NaN where it is never predicted."""
-        _, predicted, correct = self.vectors().double()
-        return torch.div(correct, predicted)
-
     def f1(self) -> Tensor:
         """The harmonic mean of precision and recall [C] float64; NaN for a class without samples and predictions."""
         true, predicted, correct = self.vectors().double()
         return torch.div(2 * correct, true + predicted)
 
     def by_class(self) -> Tensor:
-        """The values of the metric by class [C] float64, NaN where one is not defined."""
-        return self.recall()
+        """The values of the metric by class [C] float64, NaN where one is not defined: recall, unless a metric has its
+        own."""
+        true, _, correct = self.vectors().double()
+        return torch.div(correct, true)
 
     def in_mean(self) -> Tensor:
         """The values by class that the mean is over, as `class_set` says."""
@@ -111,6 +103,13 @@ class ClassCounts(Metric):
     def details(self) -> Mapping[str, Any]:
         positives = {"positives": self.counts[0].tolist()} if len(self.counts) == 4 else {}
         return {"by_class": plain(self.by_class()), "set": self.class_set, "classes": len(self.in_mean())} | positives
+
+
+class OfAllClasses(ClassCounts):
+    """A metric of all classes together, which has no value for each."""
+
+    def details(self) -> Mapping[str, Any]:
+        return {}
 
 
 @METRICS.register("balanced_accuracy")
@@ -149,7 +148,8 @@ class PositivePredictiveValue(ClassCounts):
     on_request, class_set = True, _DEFINED
 
     def by_class(self) -> Tensor:
-        return self.precision()
+        _, predicted, correct = self.vectors().double()
+        return torch.div(correct, predicted)
 
 
 @METRICS.register("npv")
@@ -209,18 +209,15 @@ class MacroF1(ClassCounts):
 
 
 @METRICS.register("weighted_f1")
-class WeightedF1(ClassCounts):
+class WeightedF1(OfAllClasses):
     """The mean F1 over classes, each weighted by its number of tested samples."""
 
     def compute(self) -> float:
         return weighted_mean(self.f1(), self.vectors()[0].double())
 
-    def details(self) -> Mapping[str, Any]:
-        return {}
-
 
 @METRICS.register("micro_f1")
-class MicroF1(ClassCounts):
+class MicroF1(OfAllClasses):
     """F1 of the samples of all classes together. Of one label a sample it is the accuracy."""
 
     on_request = multi_label = True
@@ -230,12 +227,9 @@ class MicroF1(ClassCounts):
         true, predicted, correct = self.vectors().double().sum(1)
         return float(correct / (self.weights[0] * true + self.weights[1] * predicted))
 
-    def details(self) -> Mapping[str, Any]:
-        return {}
-
 
 @METRICS.register("mcc")
-class MatthewsCorrelation(ClassCounts):
+class MatthewsCorrelation(OfAllClasses):
     """Matthews' correlation of true and predicted classes, -1 to 1; 0 if all samples have one class or one prediction.
     Gorodkin 2004 defines it for several classes."""
 
@@ -247,9 +241,6 @@ class MatthewsCorrelation(ClassCounts):
         # With 10^8 samples the squares still fit a float64 exactly.
         spread = (total**2 - true.square().sum()) * (total**2 - predicted.square().sum())
         return float((correct.sum() * total - true @ predicted) / spread.sqrt()) if float(spread) else 0.0
-
-    def details(self) -> Mapping[str, Any]:
-        return {}
 
 
 def mean_of_defined(values: Tensor) -> float:

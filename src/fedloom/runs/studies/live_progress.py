@@ -8,18 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 
+from rich import progress as bars
 from rich.console import Group
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.text import Text
 
 from fedloom.core.console import console_of, recorded
@@ -144,20 +135,20 @@ class ProgressDisplay:
         self._console = console_of(True)
         self._notebook, self._handle = self._console.is_jupyter and not quiet, None  # of the output that is replaced
         self._log = None if self._console.is_terminal or self._notebook else log
-        bars = self._console.is_terminal and self._console.width >= _BAR_COLUMNS
-        self._lines = not quiet and not bars and not self._notebook
+        shows_bars = self._console.is_terminal and self._console.width >= _BAR_COLUMNS
+        self._lines = not quiet and not shows_bars and not self._notebook
         self._due: float | None = None  # of the next line, in seconds gone
         self._next_picture = 0.0  # of a notebook, by the clock
         self._notes: list[str] = []
         columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[accuracy]}"),
-            TimeElapsedColumn(),
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(bar_width=None),
+            bars.MofNCompleteColumn(),
+            bars.TextColumn("{task.fields[accuracy]}"),
+            bars.TimeElapsedColumn(),
             _RemainingTime(self._pace),
         )
-        self._progress = Progress(*columns, console=self._console, disable=quiet or not bars, expand=True)
+        self._progress = bars.Progress(*columns, console=self._console, disable=quiet or not shows_bars, expand=True)
         self._all = self._task("all runs", self._pace.total, len(configs) > 1, whole=True)
         self._tasks = [
             self._task(_name(c), c.rounds, len(configs) <= _MAX_BARS, whole=len(configs) == 1) for c in configs
@@ -225,7 +216,7 @@ class ProgressDisplay:
         else:
             self._console.print(f"[yellow]note:[/] {escape(line)}" if is_note else line, soft_wrap=True)
 
-    def _task(self, name: str, rounds: int, visible: bool, whole: bool) -> TaskID:
+    def _task(self, name: str, rounds: int, visible: bool, whole: bool) -> bars.TaskID:
         return self._progress.add_task(name, total=rounds, visible=visible, start=False, accuracy=" " * 13, whole=whole)
 
     def _line(self, event: Event) -> None:
@@ -248,14 +239,14 @@ class ProgressDisplay:
         self._print(", ".join([*parts, f"{_clock(pace.elapsed)} gone, {_clock(seconds_left)} left"]))
 
 
-class _RemainingTime(ProgressColumn):
+class _RemainingTime(bars.ProgressColumn):
     """Remaining time of all runs, shown on the line for the total."""
 
     def __init__(self, pace: ProgressEstimate) -> None:
         super().__init__()
         self._pace = pace
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: bars.Task) -> Text:
         if not task.fields["whole"]:
             return Text("")
         seconds_left = self._pace.remaining()
