@@ -68,9 +68,9 @@ def fedloom(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of seeds, starting with --seed (0).")] = 3,
-    seed: shared.Seed = None,
-    rounds: shared.Rounds = None,
-    jobs: shared.Jobs = None,
+    seed: int | None = None,
+    rounds: int | None = None,
+    jobs: int | None = None,
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -99,10 +99,10 @@ def run(
     overrides: shared.Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default in runs/, named after the run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same config.")] = False,
-    fresh: shared.Fresh = False,
+    fresh: bool = False,
     from_round: shared.FromRound = None,
-    seed: shared.Seed = None,
-    rounds: shared.Rounds = None,
+    seed: int | None = None,
+    rounds: int | None = None,
     watch: Annotated[bool, typer.Option("--watch", help="Serve a page about the run on a local port.")] = False,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port of --watch.")] = 8400,
     quiet: shared.Quiet = False,
@@ -211,7 +211,7 @@ def inspect(
     audit: Annotated[bool, typer.Option("--audit", help="Look for misleading cells; also takes a table file.")] = False,
     label: Annotated[str | None, typer.Option(help="With --audit FILE, the column of the class.")] = None,
     owner: Annotated[str | None, typer.Option(help="With --audit FILE, the column of the owners.")] = None,
-    seed: shared.Seed = None,
+    seed: int | None = None,
     as_json: shared.AsJson = False,
 ) -> None:
     """Show how the data are spread: each client's samples by class, and measures of skew. Trains nothing."""
@@ -259,7 +259,7 @@ for command in (
     *(catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios, catalogue.config),
     *(model.export, model.predict, model.evaluate),
 ):
-    app.command()(shared.described(command, _TEXTS.get(command.__name__, {})))
+    app.command()(shared.described(command, _TEXTS["every command"] | _TEXTS.get(command.__name__, {})))
 app.add_typer(flower.group, name="flower")
 
 

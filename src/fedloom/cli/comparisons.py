@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from fedloom.runs.storage.run_data import RunData
     from fedloom.runs.studies.plan import StudyPlan
 
-Plan = Annotated[bool, typer.Option("--plan", help="Show the runs, finished and open, and their time; run nothing.")]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(help="Run matching cells only, e.g. 'hard/*', fedavg or 'fedavg/seed0'; may be repeated."),
-]
-Workers = Annotated[int, typer.Option(min=1, help="Processes of this call; other calls may share the folder.")]
-
 
 def compare(
     config: shared.Config,
@@ -40,12 +33,12 @@ def compare(
     methods: str | None = None,
     seeds: int | None = None,
     references: bool = False,
-    out: shared.Folder = None,
-    fresh: shared.Fresh = False,
-    seed: shared.Seed = None,
-    rounds: shared.Rounds = None,
-    jobs: shared.Jobs = None,
-    evaluation: shared.EvaluationName = "",
+    out: Path | None = None,
+    fresh: bool = False,
+    seed: int | None = None,
+    rounds: int | None = None,
+    jobs: int | None = None,
+    evaluation: str = "",
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -106,12 +99,12 @@ def show_comparison(done: Comparison, last_line: str) -> None:
 def study(
     file: Annotated[Path, typer.Argument(help="A YAML file with settings, methods, seeds and lists; see the docs.")],
     overrides: shared.Overrides = None,
-    out: shared.Folder = None,
-    plan: Plan = False,
-    only: Only = None,
-    workers: Workers = 1,
+    out: Path | None = None,
+    plan: bool = False,
+    only: list[str] | None = None,
+    workers: int = 1,
     on: Literal["here", "ray"] = "here",
-    allow_mixed: shared.AllowMixed = False,
+    allow_mixed: bool = False,
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -209,9 +202,9 @@ def run_and_report(
 def report(
     runs: shared.Runs,
     out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the first folder.")] = None,
-    evaluation: shared.EvaluationName = "",
+    evaluation: str = "",
     clinical: Annotated[bool, typer.Option("--clinical", help="One page for each run, in TRIPOD+AI's order.")] = False,
-    allow_mixed: shared.AllowMixed = False,
+    allow_mixed: bool = False,
     as_json: shared.AsJson = False,
 ) -> None:
     """Write one self-contained report.html from finished runs."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def diagnose(
     target: Annotated[Path, typer.Argument(help="A config, the name of a ready one, or the folder of a finished run.")],
     overrides: shared.Overrides = None,
-    seed: shared.Seed = None,
+    seed: int | None = None,
     as_json: shared.AsJson = False,
 ) -> None:
     """Measure how heterogeneous the data are: labels, amounts, features, similar clients; of a run also its drift."""
@@ -96,9 +96,9 @@ def advise(
     dp: Annotated[bool, typer.Option("--dp", help="Uploads are made differentially private (the wrapper dp).")] = False,
     trial: bool = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the trial's runs; by default in runs/.")] = None,
-    seed: shared.Seed = None,
-    rounds: shared.Rounds = None,
-    jobs: shared.Jobs = None,
+    seed: int | None = None,
+    rounds: int | None = None,
+    jobs: int | None = None,
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:

@@ -16,21 +16,15 @@ if TYPE_CHECKING:
     from fedloom.runs.storage.log import At
 
 Run = Annotated[Path, typer.Argument(help="A run folder, or an exported .safetensors.")]
-Client = Annotated[int | None, typer.Option(help="Use this client's personal model; by default the server's.")]
-Round = Annotated[str, typer.Option("--at", help="last, best_val (on validation data) or the number of a round.")]
-UserModel = Annotated[
-    str | None,
-    typer.Option("--model", help="Your model, if the run was given one in Python: FILE.py:NAME or MODULE:NAME."),
-]
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Path | None = None,
     file_format: str | None = None,
-    client: Client = None,
-    selection: Round = "last",
-    model: UserModel = None,
+    client: int | None = None,
+    selection: str = "last",
+    model: str | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Export a run's trained model as weights or as a graph, with its metadata and a model card."""
@@ -60,9 +54,9 @@ def export(
 def predict(
     run: Run,
     files: Annotated[list[Path], typer.Argument(help="Samples like those of the run: images, texts, tables, .npz.")],
-    client: Client = None,
-    selection: Round = "last",
-    model: UserModel = None,
+    client: int | None = None,
+    selection: str = "last",
+    model: str | None = None,
     top: Annotated[int, typer.Option(min=1, help="Classes to print for each sample.")] = 3,
     as_json: AsJson = False,
 ) -> None:
@@ -111,10 +105,10 @@ def evaluate(
     newcomers: Annotated[str | None, typer.Option(help="Test held-out clients: true, or '{shots: [1, 5]}'.")] = None,
     by: Annotated[str | None, typer.Option(help="Also print values by group, owner or a column of a table.")] = None,
     interval: Annotated[str | None, typer.Option(help="Add intervals by a bootstrap of group or row.")] = None,
-    client: Client = None,
-    selection: Round = "",
+    client: int | None = None,
+    selection: str = "",
     label: Annotated[str | None, typer.Option(help="The column with the labels, for a table.")] = None,
-    model: UserModel = None,
+    model: str | None = None,
     metric: Annotated[list[str] | None, typer.Option(help="A metric; may be repeated. By default all.")] = None,
     as_json: AsJson = False,
 ) -> None:

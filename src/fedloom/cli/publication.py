@@ -11,8 +11,8 @@ import typer
 from click.core import ParameterSource
 
 from fedloom.cli import shared
-from fedloom.cli.comparisons import REPRODUCED, VALUES, Only, Plan, Workers, run_and_report, say_left_out, say_limits
-from fedloom.cli.shared import AllowMixed, AsJson, EvaluationName, Runs, print_json, print_lines, say
+from fedloom.cli.comparisons import REPRODUCED, VALUES, run_and_report, say_left_out, say_limits
+from fedloom.cli.shared import AsJson, Runs, print_json, print_lines, say
 from fedloom.core.errors import ConfigError, DataError, check_choice, printable, short_repr
 from fedloom.core.files import json_text, write_atomic
 from fedloom.core.text import counted, seconds_text
@@ -35,8 +35,8 @@ def figure(
     against: Annotated[str | None, typer.Option(help="For dots: differences from this method, seed by seed.")] = None,
     width: str | None = None,
     note: bool = True,
-    evaluation: EvaluationName = "",
-    allow_mixed: AllowMixed = False,
+    evaluation: str = "",
+    allow_mixed: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw a figure for a paper from finished runs: one panel per setting, one colour per method."""
@@ -90,8 +90,8 @@ def table(
     fairness: bool = False,
     domains: Annotated[bool, typer.Option("--domains", help="Accuracy on each held-out domain, and its mean.")] = False,
     newcomers: bool = False,
-    evaluation: EvaluationName = "",
-    allow_mixed: AllowMixed = False,
+    evaluation: str = "",
+    allow_mixed: bool = False,
 ) -> None:
     """Print the table of finished runs for a paper or a program; --rows, --columns and --cells make a pivot."""
     from fedloom.results.comparison import Comparison
@@ -166,14 +166,14 @@ def reproduce(
     name: Annotated[str | None, typer.Argument(help="A table, e.g. feddw/table1; --list names them all.")] = None,
     overrides: shared.Overrides = None,
     list_all: Annotated[bool, typer.Option("--list", help="List all tables with their cells and data.")] = False,
-    plan: Plan = False,
+    plan: bool = False,
     scale: Annotated[str, typer.Option(help="full: the paper's setting; small: a stated reduction.")] = "full",
     seeds: Annotated[int | None, typer.Option(min=1, max=10_000, help="How many; by default the recipe's.")] = None,
-    out: shared.Folder = None,
-    only: Only = None,
+    out: Path | None = None,
+    only: list[str] | None = None,
     reuse: list[Path] | None = None,
-    workers: Workers = 1,
-    allow_mixed: shared.AllowMixed = False,
+    workers: int = 1,
+    allow_mixed: bool = False,
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:

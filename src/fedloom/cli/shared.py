@@ -26,29 +26,21 @@ Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that c
 Config = Annotated[Path, typer.Argument(help="A YAML config, or the name of a ready one (fedloom scenarios).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result without progress.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="The seed; short for seed=...")]
-Rounds = Annotated[int | None, typer.Option(min=1, help="The number of rounds; short for rounds=...")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Delete the contents of the run folder and train again.")]
 FromRound = Annotated[
     int | None, typer.Option(min=1, help="Delete everything after this round's checkpoint, and continue from there.")
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core by default.")]
-Folder = Annotated[Path | None, typer.Option("--out", help="Folder for the runs and the report; by default in runs/.")]
-AllowMixed = Annotated[
-    bool,
-    typer.Option("--allow-mixed", help="Include runs of other fedloom versions, or of other configs than the study's."),
-]
-EvaluationName = Annotated[str, typer.Option("--evaluation", help="Show these tests of `fedloom evaluate`.")]
 
 _HOME = re.compile(r"~[\w.-]*(/|$)")
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
 
 
 def described(command: Callable[..., None], texts: Mapping[str, Any]) -> Callable[..., None]:
-    """Return a command with options by their `texts` in help.toml. A flag has no --no-... unless it is named."""
+    """Return a command with options by their `texts` in help.toml, for parameters whose annotation is a plain type. A
+    flag has no --no-... unless it is named."""
     hints = get_type_hints(command, include_extras=True)
-    for name, text in texts.items():
-        keywords = {"help": text} if isinstance(text, str) else dict(text)
+    plain = [name for name, hint in hints.items() if name in texts and not hasattr(hint, "__metadata__")]
+    for name in plain:
+        keywords = {"help": texts[name]} if isinstance(texts[name], str) else dict(texts[name])
         flags = [f"--{name.replace('_', '-')}"] if hints[name] is bool else []
         option = typer.Option(*keywords.pop("names", flags), **keywords)
         command.__annotations__[name] = Annotated[hints[name], option]
