@@ -1,0 +1,29 @@
+"""The names of the package with their homes. `__init__.py` reads this file and loads each when it is first used."""
+
+from fedloom._version import __version__ as __version__
+from fedloom.api import advise as advise
+from fedloom.api import compare as compare
+from fedloom.api import diagnose as diagnose
+from fedloom.api import inspect as inspect
+from fedloom.api import read as read
+from fedloom.api import run as run
+from fedloom.core.errors import FedloomError as FedloomError
+from fedloom.core.tables import ClassTable as ClassTable
+from fedloom.data.scenario import Scenario as Scenario
+from fedloom.data.sources.source import SOURCES as SOURCES
+from fedloom.methods.contract.method import METHODS as METHODS
+from fedloom.methods.contract.method import Method as Method
+from fedloom.methods.contract.method import register as register
+from fedloom.methods.contract.spec import Spec as Spec
+from fedloom.nets.net import MODELS as MODELS
+from fedloom.nets.net import Net as Net
+from fedloom.nets.user_model import wrap as wrap
+from fedloom.results.comparison import Comparison as Comparison
+from fedloom.results.result import Result as Result
+from fedloom.runs.callbacks import Callback as Callback
+from fedloom.runs.callbacks import EarlyStopping as EarlyStopping
+from fedloom.runs.config.keywords import scenario as scenario
+from fedloom.runs.config.table_keys import audit as audit
+from fedloom.runs.export.evaluation import evaluate as evaluate
+from fedloom.runs.export.trained import load as load
+from fedloom.study import Study as Study
