@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedloom.core.console import fits, print_table
+from fedloom.core.console import fits, print_table, print_template
 from fedloom.core.text import bytes_text, counted, percent, value_text, with_unit
 from fedloom.results.group import ResultRow
 from fedloom.results.result_tables import ATTACK_NOTE, metric_text, result_columns
@@ -55,58 +55,11 @@ def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapp
 
 def print_result(console: Console, result: RunData, brief: bool = False) -> None:
     """Print the `result` of a run: its accuracy and, unless `brief`, its costs, metrics and notes."""
-    n = result.numbers
-    named = sorted((name, value) for name, value in n.get("figures", {}).items() if value is not None)
-    figures = "".join(f", {name} {value:.3g}" for name, value in named)
-    console.print(
-        f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
-        f"({_protocol_text(result)}, {n['select']}){figures}, {counted(n['rounds'], 'round')}, seed {n['seed']}",
-        soft_wrap=True,
-    )
-    for protocol in result.protocols[1:]:
-        further = result.in_protocol(protocol)
-        console.print(
-            f"  accuracy [bold]{100 * further.numbers['accuracy']:.2f} %[/] ({_protocol_text(further)}, "
-            f"{further.numbers['select']})"
-        )
-    if brief:
-        return
-    console.print(
-        f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB; "
-        + (n["flops_note"] if n.get("flops") is None else f"{n['flops'] / 1e9:,.1f} GFLOPs")
-    )
-    if metrics := n.get("metrics"):
-        texts = (f"{name} {value_text(name, value)}" for name, value in metrics.items() if name != "accuracy")
-        console.print("  " + ", ".join(texts), soft_wrap=True)
-    seconds = n["seconds"]
-    shares = ", ".join(f"{name} {seconds[name]:.1f} s" for name in SECONDS if name != "total" and name in seconds)
-    console.print(f"  {seconds['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
-    if attack := n.get("attack"):
-        success = attack["success"]
-        success_text = "one run cannot show its success" if success is None else f"success {percent(success)} %"
-        honest = attack["honest_accuracy"]
-        success_text += "" if honest is None else f"; accuracy of honest clients {percent(honest)} %"
-        bad = ", ".join(map(str, attack["clients"]))
-        console.print(
-            f"  attack {attack['name']} by clients {bad}: {success_text}; test data are clean", soft_wrap=True
-        )
-    if newcomers := n.get("newcomers"):
-        served = ", ".join(f"{how} {percent(test['accuracy'])} %" for how, test in newcomers["tests"].items())
-        chance = "" if newcomers["zero_shot_note"] is None else f" (zero-shot: {newcomers['zero_shot_note']})"
-        absent = newcomers.get("not_tested", [])
-        away = f"; not tested: {', '.join(map(str, absent))}" if absent else ""
-        count = counted(len(newcomers["clients"]), "client")
-        console.print(f"  {count} that never trained: {served or 'no test'}{chance}{away}", soft_wrap=True)
-    for sentence in risk_sentences(n):
-        console.print(f"  {escape(sentence)}", soft_wrap=True)
-    if n["engine_reason"]:
-        console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")
-    if stopped := n.get("stopped"):
-        console.print(f"  stopped after round {stopped['round']}: {escape(stopped['reason'])}", soft_wrap=True)
-    for note in n["degenerate"]:
-        console.print(f"  [yellow]degenerate:[/] {escape(note)}", soft_wrap=True)
-    if n["run_dir"]:
-        console.print(f"  {n['run_dir']}", markup=False, soft_wrap=True)
+    further = [result.in_protocol(protocol) for protocol in result.protocols[1:]]
+    words = {"counted": counted, "percent": percent, "bytes_text": bytes_text, "value_text": value_text}
+    words |= {"protocol_text": _protocol_text, "risk_sentences": risk_sentences, "SECONDS": SECONDS}
+    values = {"n": result.numbers, "result": result, "further_protocols": further, "brief": brief}
+    print_template(console, "fedloom.results", "result.txt", wraps=False, **values, **words)
 
 
 def _protocol_text(result: RunData) -> str:

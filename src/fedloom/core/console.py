@@ -11,10 +11,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
+from importlib.resources import files
 from multiprocessing import resource_tracker
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
@@ -62,6 +64,16 @@ def print_table(console: Console, table: Table, wraps: bool = False) -> None:
         for column, cell in zip(table.columns, row, strict=True):
             console.print(f"[bold]{column.header}[/]", cell, soft_wrap=True)
         console.print()
+
+
+def print_template(console: Console, package: str, name: str, wraps: bool, **values: object) -> None:
+    """Print a text from the folder `templates` of a package, whose values are plain text, and wrap its lines or not."""
+    from jinja2 import Environment, StrictUndefined  # not needed by most commands
+
+    kept: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    environment = Environment(finalize=lambda value: escape(str(value)), undefined=StrictUndefined, **kept)
+    text = (files(package) / "templates" / name).read_text(encoding="utf-8")
+    console.print(environment.from_string(text).render(values), end="", soft_wrap=not wraps)
 
 
 def recorded(print_on: Callable[[Console], None]) -> dict[str, str]:

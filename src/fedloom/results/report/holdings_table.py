@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedloom.core.console import fits, print_table, recorded
+from fedloom.core.console import fits, print_table, print_template, recorded
 from fedloom.data.leak import leak_sentences
 from fedloom.data.scenario import client_samples
 from fedloom.results.report import save_holdings
@@ -33,46 +33,8 @@ def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: 
     if not fits(console, table, wraps=False):
         table = _holdings_table(picture, shown_clients, 0, console.width - _OTHER_COLUMNS)
     print_table(console, table, wraps=True)
-    if picture["clients"] > shown_clients:
-        console.print(f"  … and {picture['clients'] - shown_clients} more clients")
-    by_label = picture.get("labels")
-    console.print(
-        f"  {picture['clients']} clients hold {picture['classes_per_client']:.1f} of {len(picture['classes'])} "
-        f"{'labels' if by_label else 'classes'} "
-        f"on average; label mixes differ by {picture['total_variation']:.2f} "
-        "(mean total variation: 0 equal, 1 disjoint)"
-    )
-    ratio = "without bound" if picture["size_ratio"] is None else f"{picture['size_ratio']:.1f} times"
-    console.print(
-        f"  the largest client holds {ratio} as many samples as the smallest; the partition kept "
-        f"{100 * picture['acceptance']:.3g} % of {picture['draws']} draws"
-    )
-    if by_label:
-        cells = zip(picture["classes"], *(by_label[key] for key in ("positives", "recorded", "clients")), strict=True)
-        shown = ", ".join(f"{name}: {n:,} of {of:,} ({clients})" for name, n, of, clients in cells)
-        console.print(f"  positives of recorded samples (and clients that record): {escape(shown)}", soft_wrap=True)
-    if picture["feature_shift"] is not None:
-        console.print(
-            f"  domains look {picture['feature_shift']:.2f} standard deviations apart "
-            "(mean over pairs, RMS over inputs)"
-        )
-    if picture["empty_classes"]:
-        names = ", ".join(str(picture["classes"][c]) for c in picture["empty_classes"])
-        console.print(f"  nobody holds: {escape(names)}")
-    if attack := picture.get("attack"):
-        clients = ", ".join(map(str, attack["clients"])) or "none"
-        console.print(f"  attack {attack['name']}: clients that misbehave: {clients}", soft_wrap=True)
-    if picture["empty_clients"]:
-        console.print(f"  {picture['empty_clients']} clients hold nothing")
-    measured = picture.get("leak", {})
-    if "groups" in measured and "column" not in measured:
-        console.print(f"  {measured['groups']:,} test groups, {measured['groups_seen']:,} of them in training")
-    if measured.get("relabelled"):
-        console.print(f"  {measured['relabelled']:,} test samples equal a training sample of another label")
-    for sentence in leak_sentences(measured):
-        console.print(f"  [yellow]{escape(sentence)}[/]")
-    for note in picture.get("notes", ()):
-        console.print(f"  [yellow]note:[/] {escape(note)}", soft_wrap=True)
+    values = {"picture": picture, "hidden": picture["clients"] - shown_clients, "leak_sentences": leak_sentences}
+    print_template(console, "fedloom.results", "holdings.txt", wraps=True, **values)
 
 
 def _holdings_table(
