@@ -1,6 +1,7 @@
 """Tables of the command line. No cell is cut: a table wider than the terminal becomes one line for each cell."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
@@ -56,7 +57,7 @@ def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapp
 def print_result(console: Console, result: RunData, brief: bool = False) -> None:
     """Print the `result` of a run: its accuracy and, unless `brief`, its costs, metrics and notes."""
     further = [result.in_protocol(protocol) for protocol in result.protocols[1:]]
-    words = {"counted": counted, "percent": percent, "bytes_text": bytes_text, "value_text": value_text}
+    words: dict[str, Any] = {"counted": counted, "percent": percent, "bytes_text": bytes_text, "value_text": value_text}
     words |= {"protocol_text": _protocol_text, "risk_sentences": risk_sentences, "SECONDS": SECONDS}
     values = {"n": result.numbers, "result": result, "further_protocols": further, "brief": brief}
     print_template(console, "fedloom.results", "result.txt", wraps=False, **values, **words)
