@@ -60,13 +60,7 @@ def scenarios(
         print_grid(console_of(False), ("scenario", "description"), [(r.name, r.summary) for r in ready])
 
 
-def config(
-    key: Annotated[
-        str | None, typer.Argument(help="A key or a section, e.g. optimizer.lr, optimizer or lr; by default all.")
-    ] = None,
-    as_json: AsJson = False,
-    schema: bool = False,
-) -> None:
+def config(key: str | None = None, as_json: AsJson = False, schema: bool = False) -> None:
     """Explain the keys of a config: default, range or choices, and meaning."""
     from fedloom.cli.terminal import print_grid
     from fedloom.runs.config.reference import config_keys, config_schema, keys_by_part, matching_keys

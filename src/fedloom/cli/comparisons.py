@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 def compare(
     config: shared.Config,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="key=value on top of the config; a list compares several: scenario.alpha=[0.1,1.0]."),
-    ] = None,
+    overrides: list[str] | None = None,
     methods: str | None = None,
     seeds: int | None = None,
     references: bool = False,

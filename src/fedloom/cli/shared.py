@@ -42,7 +42,8 @@ def described(command: Callable[..., None], texts: Mapping[str, Any]) -> Callabl
     for name in plain:
         keywords = {"help": texts[name]} if isinstance(texts[name], str) else dict(texts[name])
         flags = [f"--{name.replace('_', '-')}"] if hints[name] is bool else []
-        option = typer.Option(*keywords.pop("names", flags), **keywords)
+        kind: Any = typer.Argument if keywords.pop("argument", False) else typer.Option
+        option = kind(*keywords.pop("names", flags), **keywords)
         command.__annotations__[name] = Annotated[hints[name], option]
     return command
 

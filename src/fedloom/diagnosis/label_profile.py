@@ -94,23 +94,15 @@ class Interval:
 @dataclass(frozen=True, slots=True)
 class LabelProfile:
     """How the clients' labels and amounts differ. Clients without samples are left out, and counted.
-
-    Attributes:
-        clients: ids of the compared clients [K], at most 100, evenly spaced.
-        left_out: number of clients with samples that are not among them.
-        distances: mean over pairs of clients of each distance, with its interval.
-        hellinger: Hellinger distances of all pairs [K, K].
-        to_pool: Hellinger distance of each client to all samples together [K].
-        effective_classes: exp of the entropy of each client's labels [K]: 1 for one class, C for equal shares.
-        sizes: samples of each client [K].
-        size_gini: Gini's coefficient of the sizes of all clients with samples.
-        size_ratio: the largest over the smallest of them.
-        tail_ratio: rho, the largest class over the smallest one with samples.
-        tail_gini: Gini's coefficient of the class totals, absent classes included.
-        few_shot: clients that hold fewer than 5 samples for each class that they have, on average.
-        groups: number of the group of each compared client [K], from 1 on: clients that are as near to each other, on
-            average, as 97.5 % of pairs in random dealings.
-    """
+    clients: ids of the compared clients [K], at most 100, evenly spaced. left_out: number of clients with samples that
+    are not among them. distances: mean over pairs of clients of each distance, with its interval. hellinger: Hellinger
+    distances of all pairs [K, K]. to_pool: Hellinger distance of each client to all samples together [K].
+    effective_classes: exp of the entropy of each client's labels [K]: 1 for one class, C for equal shares. sizes:
+    samples of each client [K]. size_gini: Gini's coefficient of the sizes of all clients with samples. size_ratio: the
+    largest over the smallest of them. tail_ratio: rho, the largest class over the smallest one with samples. tail_gini:
+    Gini's coefficient of the class totals, absent classes included. few_shot: clients that hold fewer than 5 samples
+    for each class that they have, on average. groups: number of the group of each compared client [K], from 1 on:
+    clients that are as near to each other, on average, as 97.5 % of pairs in random dealings."""
 
     clients: tuple[int, ...]
     left_out: int

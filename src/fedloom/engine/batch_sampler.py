@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,11 +39,12 @@ class BatchSampler:
         augmented = self.local_training.augment.active
         return Draws(drawn(f"{prefix}shuffle"), drawn(f"{prefix}augment") if augmented else None)
 
-    def for_phase(self, phase: Train | Collect, client: Client) -> "PhaseSamples":
-        """Return the samples of a client that a phase works on. Raises `ConfigError` if the server had to send some."""
+    def for_phase(self, phase: Train | Collect, client: Client) -> "tuple[BatchSampler, Job, Draws]":
+        """Return the sampler that gathers the samples of a client that a phase works on, the client's job with their
+        indices, and its generators. Raises `ConfigError` if the server had to send some."""
         job = client.job
         if phase.on == "own":
-            return PhaseSamples(self, self.job_of(phase, job), client.draws)
+            return self, self.job_of(phase, job), client.draws
         received, y = client.start.received, self.data.y
         if received is None or not len(received.x):
             raise ConfigError('a phase with on="received" has no samples: `begin` must return Start(received=...)')
@@ -52,7 +52,7 @@ class BatchSampler:
         data = Dataset(received.x.to(y.device), labels.to(y.device), self.data.classes)
         plain = replace(self.local_training, augment=Augmentation())
         sampler = BatchSampler(data, plain, 1, self._skip_single)
-        return PhaseSamples(sampler, replace(job, indices=torch.arange(len(data))), Draws(client.draws.order, None))
+        return sampler, replace(job, indices=torch.arange(len(data))), Draws(client.draws.order, None)
 
     def job_of(self, phase: Train | Collect, job: Job) -> Job:
         """Return a job with those of its samples that a phase takes, which works on the client's own data."""
@@ -107,14 +107,6 @@ class BatchSampler:
         if draws.augment is None:
             return self.data.gather(indices)
         return self.local_training.augment.gather(self.data, indices, draws.augment)
-
-
-class PhaseSamples(NamedTuple):
-    """The sampler that gathers a phase's samples, the client's job with their indices, and its generators."""
-
-    sampler: BatchSampler
-    job: Job
-    draws: Draws
 
 
 class EpochBatches:

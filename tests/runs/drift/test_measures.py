@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedloom.runs.drift.updates import ClientUpdates, evenly, update_figures
+from fedloom.runs.drift.updates import evenly, update_figures
 from support import configured, world
 
 TASK = world(configured("fedavg"), [[0], [1]]).task
@@ -13,7 +13,7 @@ TASK = world(configured("fedavg"), [[0], [1]]).task
 
 def figures_of(rows, samples):
     moves = [({"fc.weight": torch.tensor([[row]])}, {"fc.weight": torch.zeros(1, 1, len(row))}) for row in rows]
-    updates = ClientUpdates(list(range(len(rows))), moves)
+    updates = dict(enumerate(moves))
     return update_figures(updates, TASK, dict(enumerate(samples)))
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -60,16 +59,9 @@ def ratio(top: float, bottom: float) -> float | None:
 MOST_COMPARED = 20  # clients that are compared in pairs
 
 
-@dataclass(frozen=True, slots=True)
-class ClientUpdates:
-    """The changes of weights in uploads: the participants' ids, and their weights after and before the round."""
-
-    clients: Sequence[int]
-    moves: Sequence[Move]
-
-
-def client_updates(observed: ObservedRound) -> ClientUpdates | str:
-    """Find the weights, or changes of weights, in a round's uploads; or say in one line why there are none."""
+def client_updates(observed: ObservedRound) -> Mapping[int, Move] | str:
+    """Find the participants' weights after and before a round, or their changes, in its uploads; or say in one line why
+    there are none."""
     name, spec = observed.method.name(), observed.method.spec
     clients = list(observed.uploads)
     uploads = [observed.uploads[client] for client in clients]
@@ -81,24 +73,24 @@ def client_updates(observed: ObservedRound) -> ClientUpdates | str:
     if any(_shapes(tree) != _shapes(trees[0]) for tree in trees):
         return f"the clients' {entry} have different shapes: no figures of updates"
     if spec.sends[entry].form == "change":
-        return ClientUpdates(clients, [(tree, None) for tree in trees])
+        return {client: (tree, None) for client, tree in zip(clients, trees, strict=True)}
     payloads = [observed.payloads.get(client, {}) for client in clients]
     before = [_received(payload, entry, tree) for payload, tree in zip(payloads, trees, strict=True)]
     if any(tree is None for tree in before):
         return f"{name} sends clients no {entry} in this round: no figures of updates"
-    return ClientUpdates(clients, list(zip(trees, before, strict=True)))
+    return dict(zip(clients, zip(trees, before, strict=True), strict=True))
 
 
-def update_figures(updates: ClientUpdates, task: Task, samples: Mapping[int, int]) -> list[DriftValue]:
+def update_figures(updates: Mapping[int, Move], task: Task, samples: Mapping[int, int]) -> list[DriftValue]:
     """Return lengths and angles of the clients' updates, whose mean weighs by training samples (by client); up to
     `MOST_COMPARED` clients are compared in pairs. `task` knows the roles."""
-    clients, count = updates.clients, len(updates.clients)
+    clients, moves, count = list(updates), list(updates.values()), len(updates)
     sizes = torch.tensor([float(samples[client]) for client in clients], dtype=torch.float64)
     weights = sizes / sizes.sum()
     compared = evenly(range(count), MOST_COMPARED)
     squared, to_mean, squared_distances = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
     mean_squared, products = 0.0, torch.zeros(len(compared), len(compared), dtype=torch.float64)
-    for rows in _blocks(updates.moves, weight_names(updates.moves[0][0], task)):
+    for rows in _blocks(moves, weight_names(moves[0][0], task)):
         mean = weights @ rows
         squared += rows.square().sum(1)
         to_mean += rows @ mean
