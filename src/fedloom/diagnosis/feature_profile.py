@@ -30,19 +30,14 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class FeatureProfile:
-    """How the clients' features, scaled to unit variance, differ.
-
-    Attributes:
-        clients: ids of the compared clients [K], at most 20, evenly spaced among those with samples.
-        samples: number of samples that were looked at, at most 100 of each client.
-        class_distance: mean over classes and pairs of clients of the distance of their class means, in standard
-            deviations within a class, less what finite samples explain; with the interval of 50 random dealings that
-            keep every client's labels. NaN where no two clients share a class with two samples each.
-        label_gaps: for each client [K], the accuracy on its samples of a logistic regression of the label that was
-            trained on them (two-fold), less that of one trained on all other clients; both weigh classes by the
-            client's shares. Above 0, equal features have other labels, or only own data teach them. NaN where it has
-            fewer than two samples of each of two classes.
-    """
+    """How the clients' features, scaled to unit variance, differ. clients: ids of the compared clients [K], at most 20,
+    evenly spaced among those with samples. samples: number of samples that were looked at, at most 100 of each client.
+    class_distance: mean over classes and pairs of clients of the distance of their class means, in standard deviations
+    within a class, less what finite samples explain; with the interval of 50 random dealings that keep every client's
+    labels. NaN where no two clients share a class with two samples each. label_gaps: for each client [K], the accuracy
+    on its samples of a logistic regression of the label that was trained on them (two-fold), less that of one trained
+    on all other clients; both weigh classes by the client's shares. Above 0, equal features have other labels, or only
+    own data teach them. NaN where it has fewer than two samples of each of two classes."""
 
     clients: tuple[int, ...]
     samples: int

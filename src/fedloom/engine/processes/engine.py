@@ -292,7 +292,8 @@ class Processes(Engine):
         if fresh:
             worker.results.clear()
         few = len(self._workers) * _CHUNKS
-        if worker.in_flight and (queue.count <= few or queue.after_worker_loss or not self._reserved(worker)):
+        small = self._orders.reserved and worker.results.reserved  # large messages could fill both pipes, and block
+        if worker.in_flight and (queue.count <= few or queue.after_worker_loss or not small):
             return
         jobs = queue.next_jobs(self._chunk or min(_LARGEST_CHUNK, -(-queue.count // few)))
         if jobs or fresh:
@@ -302,10 +303,6 @@ class Processes(Engine):
             if not worker.in_flight:
                 worker.starts()
             worker.in_flight.append(jobs)
-
-    def _reserved(self, worker: WorkerHandle) -> bool:
-        """Whether messages are small. Large ones need an idle worker: two full pipes would block both sides."""
-        return self._orders.reserved and worker.results.reserved
 
     def _received(self, worker: WorkerHandle) -> list[Any] | None:
         """Return a worker's results, or None if there are none. Raises `EOFError` if it died, or its `ClientError`."""

@@ -122,13 +122,6 @@ class BalancedAccuracy(ClassCounts):
         return chance | ({"confusion": self.confusion.tolist()} if len(self.confusion) else {})
 
 
-@METRICS.register("recall")
-class Recall(ClassCounts):
-    """Recall (sensitivity) by class; its mean is the balanced accuracy."""
-
-    multi_label: ClassVar[bool] = True
-
-
 @METRICS.register("specificity")
 class Specificity(ClassCounts):
     """The share of the other classes' samples that is not taken for a class, as a mean over tested classes."""
@@ -189,13 +182,6 @@ class NpvAtPrevalence(NegativePredictiveValue, metaclass=AtLevel):
         share, others = float(self.name.partition("=")[2]), true.sum() - true
         missed, cleared = share * (true - correct) / true, (1 - share) * (others - predicted + correct) / others
         return torch.div(cleared, cleared + missed)
-
-
-@METRICS.register("precision")
-class Precision(PositivePredictiveValue):
-    """Precision by class, and its mean over the classes that were tested or predicted, 0 for one never predicted."""
-
-    multi_label, on_request, class_set = True, False, _MET
 
 
 @METRICS.register("macro_f1")
