@@ -192,7 +192,7 @@ def registry_of(config, transport, board):
     identity = JoinRequest(run="ab", fingerprint=config.fingerprint(), version=__version__)
     scenario = config.scenario.build(config.seed)
     links = Links(transport, config.flower, board)
-    return NodeRegistry(links, identity, scenario, board, lambda text: None, NodeBindings(None), 150.0)
+    return NodeRegistry(links, identity, scenario, lambda text: None, NodeBindings(None))
 
 
 def test_thousands_of_strangers_are_asked_in_parts_and_seldom_again(nodes_of, tmp_path, monkeypatch):

@@ -2,22 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-_UNITS = (
-    "7 days and weeks, 7.5006 mmHg and kPa, 10 millimetres and centimetres, 12 months and years, 18.016 glucose in "
-    "mg/dl and mmol/l, 38.67 cholesterol in mg/dl and mmol/l, 60 minutes and hours, 88.42 creatinine in µmol/l and "
-    "mg/dl, 100 centimetres and metres or percent and shares, 365.25 days and years, 1000 grams and kilograms, 2.2046 "
-    "pounds and kilograms, 2.54 centimetres and inches, 30.48 centimetres and feet"
-)
-FACTORS = {float(factor): units for factor, _, units in (unit.partition(" ") for unit in _UNITS.split(", "))}
-_SCALES = [  # (a, b, units): the site's numbers are a * x + b, with x in the units of the others
-    *((factor, 0.0, units) for factor, units in FACTORS.items()),
-    *((1 / factor, 0.0, units) for factor, units in FACTORS.items()),
-    (1.8, 32.0, "°F and °C"),
-    (1 / 1.8, -32 / 1.8, "°C and °F"),
-]
+from fedloom.core.files import package_table
+
+_TABLE = package_table(Path(__file__).with_suffix(".toml"))["units"]
+FACTORS = {float(factor): units for factor, units in _TABLE.items()}
+_SCALES = [(a, 0.0, units) for factor, units in FACTORS.items() for a in (factor, 1 / factor)]
+# (a, b, units): the site's numbers are a * x + b, with x in the units of the others
+_SCALES += [(1.8, 32.0, "°F and °C"), (1 / 1.8, -32 / 1.8, "°C and °F")]
 _SENTINELS = [sign * float(mark) for mark in (9999, 999, 99, 888, 777, 99999) for sign in (1, -1)] + [-9.0, -1.0, 9.0]
 _CODES = [(0.0, 1.0), (1.0, 2.0), (0.0, 100.0), (-1.0, 1.0)]  # of two values
 FEWEST_ROWS = 20  # of a site that is compared
@@ -29,8 +24,7 @@ _OVERLAP = 1.28  # deviations from the mean to the 90 % quantile of a normal dis
 
 @dataclass(frozen=True, slots=True)
 class UnlikeColumn:
-    """A column of a site that is unlike those of the others. numbers: what differs. reason: what would explain it, or
-    nothing. is_note: honest sites differ like this, too."""
+    """A column of a site unlike the others'. reason: what would explain it, if known. is_note: honest sites do so."""
 
     site: int
     column: str
@@ -80,17 +74,15 @@ class _Column:
     def other_unit(self) -> str:
         mean, deviation = self.usual
         overlaps = abs(self.mean - mean) < _OVERLAP * (self.deviation + deviation)
-        mismatches = [
-            self.mismatch((self.mean - b) / a, self.deviation / a)
-            * (2 if 1 / 3 < a < 3 else 1)  # honest sites get there
-            for a, b, _ in _SCALES
+        mismatches = [  # twice as large for small factors, because honest sites get there
+            (2 if 1 / 3 < a < 3 else 1) * self.mismatch((self.mean - b) / a, self.deviation / a) for a, b, _ in _SCALES
         ]
         fitting = [_SCALES[at][2] for at in np.argsort(mismatches) if mismatches[at] <= 1]
         return f"as {', or '.join(fitting[:2])} differ" if fitting and not overlaps else ""
 
     def sentinel(self) -> str:
-        """Explain a mean and a deviation by a share q of cells with a mark m of missing values: with the variance v of
-        the others, the variance is (1 - q) v + q / (1 - q) (m - mean)^2."""
+        """Explain the moments by a share q of cells with a mark m of missing values: with the variance v of the others,
+        the variance is (1 - q) v + q / (1 - q) (m - mean)^2."""
         mean, deviation = self.usual
         for mark in _SENTINELS:
             share = 0.0

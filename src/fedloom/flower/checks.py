@@ -44,14 +44,11 @@ LastNorm = tuple[_Length, int]
 
 
 def check_trained(trained: JobResult, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
-    """Raise `MessageError` for facts next to an upload that the job cannot have produced. measured: the job asked for
-    gradient norms. passes: samples that a rehearsal processed, over its training samples."""
+    """Raise `MessageError` for facts that the job cannot have produced. passes: of a rehearsal over its samples."""
     for kind, values in (("term", trained.terms), ("norm", trained.norms)):
-        unknown = next((name for name in values if name not in terms and name != CE), None)
-        if unknown is not None:
-            raise MessageError(
-                f"it reports the {kind} {unknown[:80]!r}, and the method's are {', '.join(sorted(terms))}"
-            )
+        for unknown in (name for name in values if name not in (*terms, CE)):
+            known = ", ".join(sorted(terms))
+            raise MessageError(f"it reports the {kind} {unknown[:80]!r}, and the method's are {known}")
     figures = [(note.code, note.figure) for note in trained.notes]
     for name, number in (*trained.terms.items(), *trained.norms.items(), *figures):  # a name may occur twice
         if LARGEST_SUM < abs(number) < math.inf:  # sums of such values would not be finite
@@ -64,11 +61,10 @@ def check_trained(trained: JobResult, measured: bool, samples: int, terms: Colle
     for name, count in (("samples", trained.samples), ("steps", trained.steps)):
         if count > limit:
             raise MessageError(f"it reports {count:,} {name}; {limit:,} at most with {samples:,} samples")
-    foreign_code = next((note.code for note in trained.notes if not note.code.startswith(_NOTE_PREFIXES)), None)
-    if foreign_code is not None:
-        raise MessageError(
-            f"it reports a diagnostic called {foreign_code[:80]!r}; nodes only report on their engine and disk"
-        )
+    for note in trained.notes:
+        if not note.code.startswith(_NOTE_PREFIXES):
+            name = note.code[:80]
+            raise MessageError(f"it reports a diagnostic called {name!r}; nodes only report on their engine and disk")
 
 
 def check_scored(
@@ -78,13 +74,11 @@ def check_scored(
     total: int | None,
     samples: int,
 ) -> dict[str, MetricStates]:
-    """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
-    adapted: samples that adapting processed. examples: states by predictor. total, samples: the client's test samples,
-    if known, and its training samples."""
+    """Return the metric states of a test, by predictor as `examples`. Raises `MessageError` for impossible ones.
+    adapted: samples that adapting processed. total, samples: the client's test samples, if known, and training ones."""
     if tested.keys() != examples.keys():
-        raise MessageError(
-            f"it has results of {', '.join(sorted(tested))[:200] or 'nothing'}; asked for {', '.join(sorted(examples))}"
-        )
+        names = ", ".join(sorted(tested))[:200] or "nothing"
+        raise MessageError(f"it has results of {names}; asked for {', '.join(sorted(examples))}")
     for name, result in tested.items():
         if total is not None and result.total != total:
             raise MessageError(f"{name}: tested on {result.total:,} samples; the client has {total:,} test samples")
@@ -102,8 +96,7 @@ def check_scored(
 
 
 def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto"]) -> dict[int, str]:
-    """Return the clients that claim too large a share of all samples (`counts`, by client), with the reason.
-    Fewer than four clients are not compared, and twice an equal share is always allowed."""
+    """Return why clients are refused whose share of all samples is too large; twice an equal share is allowed."""
     remaining, refused = dict(counts), dict[int, str]()
     while len(remaining) >= FEWEST:
         share = min(_LARGEST_SHARE, 2 / math.sqrt(len(remaining))) if max_share == "auto" else max_share
@@ -149,19 +142,23 @@ def upload_norms(
 
 
 def _tree_norms(name: str, tree: Tree, payload: object, roles: Mapping[str, Role]) -> Iterator[UploadNorm]:
-    received: Tree = payload if isinstance(payload, dict) else {}
     squares: dict[tuple[str, bool], float] = {}
-    for entry, tensor in tree.items():
-        if not tensor.is_floating_point():
-            continue
-        is_change = entry in received and received[entry].shape == tensor.shape
-        change = tensor.double() - received[entry].double() if is_change else tensor.double()
+    for entry, is_change, change in changes(tree, payload):
         role = str(roles[entry].value) if entry in roles else ""
         squares[role, is_change] = squares.get((role, is_change), 0.0) + float(change.square().sum())
     for (role, is_change), square in squares.items():
         tree_label = f"the {role} of {name}" if role else name
         label = f"the change of {tree_label}" if is_change else tree_label
         yield UploadNorm(f"{name}/{role}/{'change' if is_change else 'size'}", label, math.sqrt(square))
+
+
+def changes(tree: Mapping[str, Any], payload: object) -> Iterator[tuple[str, bool, Tensor]]:
+    """Yield the floating-point tensors of a tree in float64, less those of the payload if their shapes agree (True)."""
+    received: Tree = payload if isinstance(payload, dict) else {}
+    for entry, tensor in tree.items():
+        if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            is_change = entry in received and received[entry].shape == tensor.shape
+            yield entry, is_change, tensor.double() - received[entry].double() if is_change else tensor.double()
 
 
 def _norm(tensor: Tensor) -> float:
@@ -198,8 +195,7 @@ class References(Stored):
         rehearsed: Mapping[str, LastNorm] | None = None,
     ) -> dict[int, tuple[float, str]]:
         """Return, by client, the largest norm over its limit, and the reason to refuse an upload beyond 1; the others
-        become `latest`. norms, samples: by client. sends: the method's declaration. rehearsed: norms of an upload that
-        the server made itself, by key."""
+        become `latest`. rehearsed: norms of an upload that the server made itself, by key."""
         is_young = len(norms) < FEWEST and sum(self.uploads.values()) < _YOUNG
         times, by_key = _FIRST * max_ratio if is_young else max_ratio, dict[str, dict[int, LastNorm]]()
         for client, of_client in norms.items():
@@ -217,11 +213,8 @@ class References(Stored):
                 earlier = self.items.get(norm.key, 0.0) * _DECAY ** self.uploads.get(client, 0)
                 ratio = norm.norm / (max(median, earlier) or math.inf)  # all are zero: nothing to compare with
                 if ratio / limit > judged[client][0]:
-                    judged[client] = (
-                        ratio / limit,
-                        f"{norm.label} is {ratio:.3g} times as large as the median client's, and at most "
-                        f"{limit:.3g} times is allowed (flower.max_ratio)",
-                    )
+                    reason = f"{norm.label} is {ratio:.3g} times as large as the median client's, and at most"
+                    judged[client] = ratio / limit, f"{reason} {limit:.3g} times is allowed (flower.max_ratio)"
             self.uploads[client] = self.uploads.pop(client, 0) + 1  # the newest are last
         for key, by_client in by_key.items():
             accepted = {k: last for k, last in by_client.items() if judged[k][0] <= 1 and math.isfinite(last[0])}
@@ -285,9 +278,8 @@ def _steps(before: Record, after: Record) -> dict[str, float]:
     squares: dict[str, float] = {}
     for name, value in after.items():
         earlier = before.get(name)
-        if earlier is None or type(earlier) is not type(value):
-            continue
-        for (_, new), (_, old) in zip(floats_of({name: value}), floats_of({name: earlier}), strict=False):
+        of_old = floats_of({name: earlier}) if earlier is not None and type(earlier) is type(value) else ()
+        for (_, new), (_, old) in zip(floats_of({name: value}), of_old, strict=False):
             if new.shape == old.shape:
                 squares[name] = squares.get(name, 0.0) + float((new.double() - old.double()).square().sum())
     return {name: math.sqrt(square) for name, square in squares.items()}

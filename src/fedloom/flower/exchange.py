@@ -15,13 +15,12 @@ from fedloom.evaluation import Evaluator, MetricStates
 from fedloom.evaluation.intervals import linear_values, with_sums
 from fedloom.flower import wire
 from fedloom.flower.checks import check_scored
-from fedloom.flower.links import Links, Stalled
+from fedloom.flower.links import Stalled
 from fedloom.flower.node_registry import NodeRegistry
-from fedloom.flower.status import MAX_NAMED, LogRecord, StatusWriter, client_list
+from fedloom.flower.status import MAX_NAMED, LogRecord, client_list
 from fedloom.flower.upload_checks import UploadReader
 from fedloom.flower.wire import MAX_FACTS, AnyJob, Message, MessageError
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.runs.config.sections import FlowerConfig
 
 _REPORT_SECONDS = 10.0  # between two reports on the clients that a round waits for
 _LONGEST_PAUSE = 64  # rounds
@@ -65,27 +64,17 @@ class Pauses:
 
 
 class Exchange:
-    """Sends the jobs of a round and collects the replies.
-    note: called with reports on lost, late and missing clients. on_poll: called after every look at the nodes."""
+    """Sends the jobs of a round and collects the replies. on_poll: called after every look at the nodes."""
 
-    def __init__(
-        self,
-        links: Links,
-        registry: NodeRegistry,
-        config: FlowerConfig,
-        status: StatusWriter,
-        note: Callable[[str], None],
-        on_poll: Callable[[], None],
-    ) -> None:
-        self._links, self._registry, self._config = links, registry, config
-        self._status, self._note, self._on_poll, self._pauses = status, note, on_poll, Pauses()
+    def __init__(self, registry: NodeRegistry, on_poll: Callable[[], None]) -> None:
+        self._links, self._registry, self._on_poll, self._pauses = registry.links, registry, on_poll, Pauses()
+        self._config, self._status = registry.links.config, registry.links.status
         # The last payload and its bytes: one that several clients of a round get is serialised once.
         self._last_body = Record(), to_bytes({})
         self._late: dict[str, tuple[int, int, float]] = {}  # of requests that came to nothing: client, round, beginning
 
     def replies(self, jobs: Mapping[int, AnyJob], upload_limit: int) -> Iterator[tuple[int, Message | str]]:
-        """Yield the replies to `jobs`, by client, as they arrive, until all are there or the time is over; text says
-        why a reply is lost. upload_limit: bytes that a reply may have in addition to small facts."""
+        """Yield the replies to `jobs`, by client, as they arrive; text says why one is lost. upload_limit: in bytes."""
         if not jobs:
             return
         seconds, job = self._config.round_timeout, next(iter(jobs.values()))
@@ -169,7 +158,7 @@ class Exchange:
                 self._report(f"continues without clients {client_list(clients)}: {reason}", "lost", round_)
 
     def _report(self, text: str, event: str, round_: int, client: int | None = None) -> None:
-        self._note(LogRecord(text, event, round=round_, client=client))
+        self._registry.note(LogRecord(text, event, round=round_, client=client))
 
     def _online(self, clients: Iterable[int]) -> list[int]:
         return [client for client in clients if self._registry.node_of(client) is not None]
@@ -243,7 +232,7 @@ class ReplyReader:
         evaluator = self._worker.evaluator_for(test.protocol)
         client, key = test.ctx.client, (test.ctx.client, test.split, evaluator.data_kind)
         total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
-        samples = self._registry.samples_of(client)
+        samples = self._registry.joined[client].samples
         examples = {name: evaluator.example_states(test.bins.get(name)) for name in evaluator.names}
         if test.pooled is not None:
             main = evaluator.names[0]
@@ -261,7 +250,7 @@ class ReplyReader:
         total = None if evaluator.scenario.remote else evaluator.total(index, "test")
         if total is None and not any(states.total for states in reply.tested.values()):
             raise MessageError("it was tested on no samples, and a node that never trains needs test samples to join")
-        samples = self._registry.samples_of(job.ctx.client)
+        samples = self._registry.joined[job.ctx.client].samples
         return check_scored(reply.tested, 0, dict.fromkeys(names, evaluator.example_states()), total, samples)
 
     def _read(self, message: Message | str, job: AnyJob, kind: type[R], limit: int = MAX_FACTS) -> tuple[Message, R]:

@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedloom.core.errors import DataError
 from fedloom.core.files import open_to_read, read_file, write_atomic
@@ -27,8 +28,7 @@ class _Job:
 
 
 class Inbox:
-    """Answers requests to a `node` from its newest job. folder: of the node's states, for parts of bodies.
-    resident: whether `work` runs in another thread, so that a request can be answered with the progress of its job."""
+    """Answers requests to a `node` from its newest job; `resident`: also with its progress, as `work` has a thread."""
 
     def __init__(self, node: Node, folder: Path, resident: bool = False) -> None:
         self._node, self._resident, self.idle_seconds = node, resident, node.config.flower.idle_seconds
@@ -75,7 +75,7 @@ class Inbox:
             if job.name != request.job:
                 needs = self._receive(request.parts, request.part, message.body)
                 if needs:
-                    return self._progress(request, "downloading", 1 - len(needs) / len(request.parts), needs=needs)
+                    return _progress(request.run, "downloading", 1 - len(needs) / len(request.parts), needs=needs)
                 whole = Message(message.facts, self._body(request.parts, message.body))
                 job = self._job = _Job(request.job, whole, request.parts.part_bytes)
                 self._changed.notify()
@@ -83,8 +83,8 @@ class Inbox:
             self._run(job)
         elif not job.done.wait(request.wait):
             if self._running not in (job, None):
-                return self._progress(request, "waiting", None, "for the work of an earlier request")
-            return self._progress(request, *self._node.progress(), began=job.began)
+                return _progress(request.run, "waiting", None, "for the work of an earlier request")
+            return _progress(request.run, *self._node.progress(), seconds=time.monotonic() - job.began)
         if job.parts is None:
             return job.reply
         with open_to_read(self._folder / "result") as stream:
@@ -98,33 +98,12 @@ class Inbox:
             message, job.message = job.message, None
             job.reply = self._node.answer(message)
             if self._resident and len(job.reply.body) > job.part_bytes:
-                parts = Parts.of(job.reply.body, job.part_bytes)
-                try:
+                with contextlib.suppress(OSError):  # a full disk, but the result is there
                     write_atomic(self._folder / "result", job.reply.body, private=True)
-                    job.reply, job.parts = Message(job.reply.facts), parts
-                except OSError:  # a full disk, but the result is there
-                    pass
+                    job.parts = Parts.of(job.reply.body, job.part_bytes)
+                    job.reply = Message(job.reply.facts)
         self._running = None
         job.done.set()
-
-    def _progress(
-        self,
-        request: Request,
-        phase: str,
-        fraction: float | None,
-        detail: str = "",
-        needs: tuple[int, ...] = (),
-        began: float | None = None,
-    ) -> Message:
-        return ProgressReply(
-            run=request.run,
-            phase=phase,
-            fraction=fraction,
-            detail=detail,
-            needs=needs,
-            seconds=0.0 if began is None else time.monotonic() - began,
-            work=time.process_time(),
-        ).to_message()
 
     # -- parts of the request's body ----------------------------------------------------------------------------------
     def _receive(self, parts: Parts, part: int | None, data: bytes) -> tuple[int, ...]:
@@ -137,10 +116,9 @@ class Inbox:
         if part is not None:
             if part >= len(parts) or len(data) != parts.size_of(part):
                 raise MessageError(f"part {part} with {len(data):,} bytes does not belong to its body")
-            with contextlib.suppress(FileNotFoundError):
-                for other in self._folder.iterdir():  # what an earlier body left
-                    if other.is_dir() and other != files[0].parent:
-                        shutil.rmtree(other, ignore_errors=True)
+            for other in self._folder.glob("*/"):  # what an earlier body left
+                if other != files[0].parent:
+                    shutil.rmtree(other, ignore_errors=True)
             write_atomic(files[part], data, private=True)
         return tuple(i for i, f in enumerate(files) if not f.is_file() or f.stat().st_size != parts.size_of(i))
 
@@ -156,3 +134,8 @@ class Inbox:
 
     def _files(self, parts: Parts) -> list[Path]:
         return [self._folder / parts.digest / f"{index:05d}" for index in range(len(parts))]
+
+
+def _progress(run: str, phase: str, fraction: float | None, detail: str = "", **facts: Any) -> Message:
+    facts |= {"run": run, "detail": detail, "work": time.process_time()}
+    return ProgressReply(phase=phase, fraction=fraction, **facts).to_message()

@@ -38,9 +38,7 @@ class _Request:
     due: float = math.inf  # when it is asked again, or given up
     in_flight: dict[str, int | None] = field(default_factory=dict)  # messages by id, with the part that each is about
     superseded: set[str] = field(default_factory=set)  # messages that were sent again
-    phase: str = ""
-    fraction: float | None = None
-    detail: str = ""
+    position: str = ""  # of the node's work
     last: ProgressReply | None = None
     lacking: float = math.inf  # parts that the node lacks
     result: io.BytesIO | None = None
@@ -49,16 +47,12 @@ class _Request:
     received: int = 0  # bytes of the result
     closed: bool = False
 
-    def position(self) -> str:
-        percentage = "" if self.fraction is None else f" {100 * self.fraction:.0f} %"
-        return f"{self.phase}{percentage}{self.detail and ', '}{self.detail}"
-
 
 class Links:
     """Sends requests over a transport, and returns their results."""
 
     def __init__(self, transport: Transport, config: FlowerConfig, status: StatusWriter) -> None:
-        self.transport, self._config, self._status = transport, config, status
+        self.transport, self.config, self.status = transport, config, status
         self._requests: dict[str, _Request] = {}
         self._body, self._parts = b"", Parts.of(b"", config.part_bytes)  # the last ones
         self._upload_limit = 0
@@ -68,17 +62,17 @@ class Links:
         self._upload_limit, self.transport.reply_limit = upload_limit, SMALL_REPLY_BYTES + upload_limit
 
     def send(self, node: int, request: Request, body: bytes = b"", seconds: float = math.inf, stall: float = 0) -> str:
-        """Send a request with the bytes of a record, and return its name. seconds: after which it is worth nothing.
-        stall: seconds without movement after which it is given up; 0 takes those of the config, and asks once more."""
+        """Send a request, worth nothing after some `seconds`; after `stall` without movement it is given up (0: as in
+        the config, and asked once more)."""
         if body is not self._body:
             # A node of this process takes whole bodies.
-            part_bytes = max(1, len(body)) if self.transport.in_process else self._config.part_bytes
+            part_bytes = max(1, len(body)) if self.transport.in_process else self.config.part_bytes
             self._body, self._parts = body, Parts.of(body, part_bytes)
         name, may_retry = secrets.token_hex(8), not stall
         if not stall:
-            stall = self._config.stall_seconds if self.transport.resident else math.inf
+            stall = self.config.stall_seconds if self.transport.resident else math.inf
         new = _Request(node, request, body, self._parts, stall, time.monotonic() + seconds, may_retry)
-        new.request = request.model_copy(update={"job": name, "wait": self._config.heartbeat, "parts": self._parts})
+        new.request = request.model_copy(update={"job": name, "wait": self.config.heartbeat, "parts": self._parts})
         self._requests[name] = new
         new.due = new.moved + stall
         self._post(new, 0 if body else None)
@@ -110,7 +104,7 @@ class Links:
         """Drop a request."""
         client = self._requests.pop(name).request.client
         if client >= 0:
-            self._status.clear_progress(client)
+            self.status.clear_progress(client)
 
     def close(self, name: str) -> None:
         """Ask no more about a request; its result counts only if it is on its way."""
@@ -136,12 +130,13 @@ class Links:
     def _moved(self, request: _Request, phase: str, fraction: float | None, detail: str = "") -> None:
         request.moved, request.retried = time.monotonic(), False
         request.due = request.moved + request.stall
-        request.phase, request.fraction, request.detail = printable(phase), fraction, printable(detail)
+        phase, detail = printable(phase), printable(detail)
+        percentage = "" if fraction is None else f" {100 * fraction:.0f} %"
+        request.position = f"{phase}{percentage}{detail and ', '}{detail}"
         if request.request.client >= 0:
             size, parts = request.parts.size, len(request.parts)
             sent = size - int(size * min(request.lacking, parts) / max(parts, 1))
-            facts = request.phase, fraction, request.detail, request.received, sent
-            self._status.set_progress(request.request.client, *facts)
+            self.status.set_progress(request.request.client, phase, fraction, detail, request.received, sent)
 
     def _advance(self, request: _Request, reply: Message | str) -> Message | str | None:
         """Take a reply into account; return the result of the request, or None if it goes on."""
@@ -166,13 +161,10 @@ class Links:
         if request.closed:
             return Stalled()
         if last is not None and progress.seconds < last.seconds:
-            return f"its work ({request.position()}) was lost, as when its process is killed or the memory is full"
+            return f"its work ({request.position}) was lost, as when its process is killed or the memory is full"
         request.last = progress
-        if needs:
-            has_moved = len(needs) < request.lacking
-        else:
-            has_moved = last is None or progress.model_copy(update={"seconds": last.seconds}) != last
-        if has_moved:
+        has_moved = last is None or progress.model_copy(update={"seconds": last.seconds}) != last
+        if len(needs) < request.lacking if needs else has_moved:
             request.lacking = len(needs)
             self._moved(request, progress.phase, progress.fraction, progress.detail)
         if needs:
@@ -210,6 +202,6 @@ class Links:
                 self._post(request, *((None, part) if request.result else (part, None)))
             return None
         seconds = time.monotonic() - request.moved
-        if not request.phase:
+        if not request.position:
             return Stalled(f"it did not answer within {seconds:.1f} s")
-        return Stalled(f"it has not moved for {seconds:.0f} s ({request.position()})")
+        return Stalled(f"it has not moved for {seconds:.0f} s ({request.position})")

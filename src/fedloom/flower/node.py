@@ -101,9 +101,8 @@ class StateStore:
 
 
 class Node:
-    """One client of a run, with its share of the config's scenario or the data of its node. folder: of private states.
-    scenario: replaces the one that the config describes. data: the file that names the node's data, if the config
-    leaves them to the nodes. template: a node of this process, whose nets this one shares."""
+    """One client of a run. folder: of private states. scenario: replaces that of the config. data: the file that names
+    the node's data, if the config leaves them to the nodes. template: a node of this process, whose nets it shares."""
 
     def __init__(
         self,
@@ -209,15 +208,11 @@ class Node:
         if not _RUN.fullmatch(request.run):
             raise MessageError(f"run {short_repr(request.run)}: need a name of hexadecimal digits")
         if request.version != __version__:
-            raise MessageError(
-                f"the server has fedloom {request.version}, client {self.client} has {__version__}; install the same "
-                "version everywhere"
-            )
+            versions = f"the server has fedloom {request.version}, client {self.client} has {__version__}"
+            raise MessageError(f"{versions}; install the same version everywhere")
         if request.fingerprint != self.fingerprint:
-            raise MessageError(
-                f"the server's config is {request.fingerprint}, that of client {self.client} is {self.fingerprint}; "
-                "give both the same"
-            )
+            own = f"that of client {self.client} is {self.fingerprint}"
+            raise MessageError(f"the server's config is {request.fingerprint}, {own}; give both the same")
         if request.do != "join" and request.client != self.client:
             raise MessageError(f"a message for client {request.client} arrived at client {self.client}")
         if request.do != "join" and (request.do == "serve") != self._never_trains:
@@ -225,45 +220,39 @@ class Node:
             raise MessageError(f"client {self.client} {rule}, and was asked to {request.do}")
 
     def _join(self, message: Message) -> tuple[Reply, bytes]:
-        request, scenario = wire.read(message, JoinRequest), self.scenario
+        request = wire.read(message, JoinRequest)
         self._require_samples()
-        samples, names = len(self.indices), scenario.class_names
         state = self._setup.method.client_init(self._context(1))
         refuse_errors([disk_finding(self._folder, stored_bytes(self.config, state), "private states")])
-        token = StateStore(self._folder, request.run, self.client).token()
-        reply = JoinReply(
-            run=request.run,
-            client=self.client,
-            token=token,
-            samples=samples,
-            classes=names,
-            clock=time.time(),
-            **(self._own_data[1] if self._data is not None else {}),
-        )
-        nodes, rows = node_source(self.config), self.indices.numpy()
-        if nodes is None or request.scale is not None or self._never_trains:
-            return reply, b""
-        if "labels" in self.config.flower.compare:
-            counts = label_counts(scenario.train_set.y[self.indices], scenario.num_classes)
+        facts: dict[str, Any] = {"token": StateStore(self._folder, request.run, self.client).token()}
+        facts |= self._own_data[1] if self._data is not None else {}
+        facts |= {"classes": self.scenario.class_names, "samples": len(self.indices), "clock": time.time()}
+        if request.scale is None and not self._never_trains:
+            facts |= self._measured(request)
+        return JoinReply(run=request.run, client=self.client, **facts), b""
+
+    def _measured(self, request: JoinRequest) -> dict[str, Any]:
+        """Return what the server pools or compares before the first round, if only the node knows its data."""
+        nodes, train, rows = node_source(self.config), self.scenario.train_set, self.indices.numpy()
+        facts = dict[str, Any]()
+        if nodes is not None and "labels" in self.config.flower.compare:
+            counts = label_counts(train.y[self.indices], self.scenario.num_classes)
             counts[counts < FEWEST_CELLS] = 0
-            reply = reply.model_copy(update={"labels": tuple(counts.tolist())})
-        if not nodes.reported_features:
-            levels = levels_of(scenario.train_set, rows) if measured_names(self.config) else None
-            return reply.model_copy(update={"moments": levels}), b""
-        imputes = bool(nodes.rules)
-        medians = {rule.column for rule in nodes.rules if rule.strategy == "median"}
-        ranges = {name: of for name, of in request.ranges.items() if name in medians}
-        moments = moments_of(scenario.train_set, rows, nodes.reported_features, imputes, ranges)
-        return reply.model_copy(update={"moments": moments}), b""
+            facts["labels"] = tuple(counts.tolist())
+        if nodes is not None and nodes.reported_features:
+            medians = {rule.column for rule in nodes.rules if rule.strategy == "median"}
+            ranges = {name: of for name, of in request.ranges.items() if name in medians}
+            facts["moments"] = moments_of(train, rows, nodes.reported_features, bool(nodes.rules), ranges)
+        elif measured_names(self.config):
+            facts["moments"] = levels_of(train, rows)
+        return facts
 
     def _train(self, message: Message) -> tuple[Reply, bytes]:
         request = wire.read(message, wire.TrainRequest)
         store, notes = StateStore(self._folder, request.run, self.client), list[Diagnostic]()
         ctx = self._context(request.round)
         state = self._state(store, request.state_round, ctx, notes)
-        payload = from_bytes(message.body)
-        job = Job(ctx, payload, state, self.indices, request.measured, request.stage)
-        del payload  # large
+        job = Job(ctx, from_bytes(message.body), state, self.indices, request.measured, request.stage)
         worker = self._active = self._worker(request.scale)
         worker.training, self._phase = None, "training"
         result = worker.run(job)
@@ -320,9 +309,8 @@ class Node:
     def _require_samples(self) -> None:
         """Raise `DataError` for a client that never trains and has no samples to tune on or to test."""
         scenario, newcomers = self.scenario, self.scenario.newcomers
-        if not self._never_trains or newcomers is None:
-            return
-        counts = [len(views[self.client - scenario.clients]) for views in (newcomers.train, newcomers.test)]
+        views = (newcomers.train, newcomers.test) if self._never_trains and newcomers is not None else ()
+        counts = [len(of[self.client - scenario.clients]) for of in views]
         if not all(counts):
             raise DataError(
                 f"it never trains and has {counts[0]:,} training and {counts[1]:,} test samples; it needs both: set "

@@ -58,10 +58,9 @@ def node_scenario(config: RunConfig, file: Path, client: int) -> tuple[Scenario,
     _log_notes(file, [*own.notes[len(splits.notes) :], *alarms])
     training, facts = config.scenario.clients - newcomers, {"leaks": bool(alarms), "unreadable": splits.unreadable}
     scenario = _with_only_client(own, client, training)
-    if not newcomers:
-        return scenario, facts
-    ids = tuple(range(training, config.scenario.clients))
-    scenario = replace(scenario, newcomers=_with_only_client(own, client - training, newcomers), newcomer_ids=ids)
+    if newcomers:
+        ids = tuple(range(training, config.scenario.clients))
+        scenario = replace(scenario, newcomers=_with_only_client(own, client - training, newcomers), newcomer_ids=ids)
     return scenario, facts
 
 
@@ -137,23 +136,22 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
     shared = {"val": agreed.val} if agreed.split is None else {"split": agreed.split.model_dump()}
     split = {} if keys.keys() & {*_SPLITS} else shared
     try:
-        described = parse(
-            {"scenario": {**split, **keys, "labels": agreed.labels, "partition": "iid", "clients": 1}}
-        ).scenario
+        fixed = {"labels": agreed.labels, "partition": "iid", "clients": 1}
+        described = parse({"scenario": {**split, **keys, **fixed}}).scenario
         source, _ = described.parts()
         if getattr(source, "drop_columns", None) and nodes.features is None:
-            raise ConfigError(
-                "drop_columns may leave other columns at each node; the federation must name its features"
-            )
+            why = "may leave other columns at each node; the federation must name its features"
+            raise ConfigError(f"drop_columns {why}")
         paths = {name: file.absolute().parent / value for name, value in source if isinstance(value, Path)}
         splits = load_splits(source.model_copy(update=paths))
         datasets = {"train": splits.train, "test": splits.test}
         notes = [note for name, data in datasets.items() for note in nodes.notes(data, f"{file} ({name})")]
         absent = -1 if getattr(source, "label_separator", None) is None else 0  # a cell names all labels of its row
         train, test = (nodes.as_agreed(data, f"{file} ({name})", absent) for name, data in datasets.items())
-        _log_notes(file, (*splits.notes, *notes))
-        parts = Splits(train, test, validation=splits.validation, notes=(*splits.notes, *notes))
-        return described, replace(parts, unreadable=splits.unreadable)
+        notes = [*splits.notes, *notes]
+        _log_notes(file, notes)
+        counts = {"validation": splits.validation, "unreadable": splits.unreadable}
+        return described, Splits(train, test, notes=tuple(notes), **counts)
     except FedloomError as error:
         raise DataError(str(error) if str(file.absolute().parent) in str(error) else f"{file}: {error}") from None
 

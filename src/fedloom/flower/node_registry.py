@@ -10,7 +10,7 @@ from fedloom.flower.bindings import NodeBindings, WrongClientError
 from fedloom.flower.findings import clock_difference
 from fedloom.flower.links import Links, Stalled
 from fedloom.flower.node_data import ChannelMoments, ClientMoments, Ranges, Scale
-from fedloom.flower.status import Absence, LogRecord, NodeStatus, StatusWriter, client_list
+from fedloom.flower.status import Absence, LogRecord, NodeStatus, client_list
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, read_reply
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0  # seconds until a node is asked again; the pause doubles each time
@@ -85,41 +85,30 @@ class FederationError(FedloomError):
     exit_code = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingJoin:
-    node: int
-    sent: float  # monotonic seconds
-
-
 class NodeRegistry:
-    """The clients that have joined, and their nodes.
-    identity: what all requests say of the run. scenario: the server's; its clients train, and the ids of its newcomers
-    come after theirs. node_timeout: as in the config. measured: number of features whose moments a client that trains
-    must report."""
+    """The clients that have joined, and their nodes. identity: what all requests say of the run. scenario: its clients
+    train, and the ids of its newcomers come after theirs. measured: features whose moments clients that train report.
+    joined: the replies of all clients that have ever joined."""
 
     def __init__(
         self,
         links: Links,
         identity: JoinRequest,
         scenario: Scenario,
-        status: StatusWriter,
         note: Callable[[str], None],
         bindings: NodeBindings,
-        node_timeout: float,
         measured: int = 0,
     ) -> None:
-        self._links, self.identity, self._status, self._note = links, identity, status, note
-        self._node_timeout = node_timeout
+        self.links, self.identity, self.note, self._bindings = links, identity, note, bindings
         self._training_clients, self._classes, self._measured = scenario.clients, scenario.class_names, measured
         parts = [scenario] if scenario.newcomers is None else [scenario, scenario.newcomers]
         self._clients = sum(part.clients for part in parts)
         self._sizes = None if scenario.remote else [size for part in parts for size in part.train.sizes.tolist()]
         self._refused: dict[int, str] = {}  # clients that are refused for the rest of the run, and why
-        self._bindings = bindings
-        self._join_requests: dict[str, _PendingJoin] = {}  # by name
+        self._join_requests: dict[str, tuple[int, float]] = {}  # by name: the node, and when it was asked
         self._contacted: set[int] = set()  # nodes that were asked to join since they came online
         self._node: dict[int, int] = {}  # by client
-        self._joined: dict[int, JoinReply] = {}
+        self.joined: dict[int, JoinReply] = {}
         self._absences = Absences()
         self._odd_clocks: set[int] = set()  # clients whose wrong clocks were reported
         self._online: set[int] = set()
@@ -127,45 +116,44 @@ class NodeRegistry:
 
     def poll(self) -> None:
         """Read replies, and ask new nodes, and nodes that are due again, to join. Does not wait."""
-        self._online = self._links.transport.nodes()
+        self._online = self.links.transport.nodes()
         self._contacted &= self._online  # a node that returns may have another client, or another disk
         self._members &= self._online
         self._receive_replies()
-        for name, request in [*self._join_requests.items()]:
-            if request.node not in self._online:
+        for name, (node, _) in [*self._join_requests.items()]:
+            if node not in self._online:
                 del self._join_requests[name]
-                self._links.forget(name)
+                self.links.forget(name)
         self._send_join_requests(time.monotonic())
         self._receive_replies()
         self._bindings.flush()
         nodes = [
-            NodeStatus(client=client, node=str(node), online=node in self._members, samples=self.samples_of(client))
+            NodeStatus(client=client, node=str(node), online=node in self._members, samples=self.joined[client].samples)
             for client, node in sorted(self._node.items())
         ]
-        self._status.set_nodes(nodes, self._absences.first_absences())
+        self.links.status.set_nodes(nodes, self._absences.first_absences())
 
     def _send_join_requests(self, now: float) -> None:
         """Ask a limited number of nodes, starting with those of clients that had joined before."""
         admitted = self._bindings.refresh()
-        pending = {request.node for request in self._join_requests.values()}
+        pending = {node for node, _ in self._join_requests.values()}
         due = self._absences.due(now, admitted, self._refused)
         former = set(self._node.values())
         candidates = (self._online - self._contacted) | (due & self._online - pending)
         for node in sorted(candidates, key=lambda node: (node not in former, node in due, node))[:_MAX_NEW_NODES]:
             self._contacted.add(node)
-            patience = self._absences.patience(node, self._node_timeout)
-            name = self._links.send(node, self.identity, stall=patience)
-            self._join_requests[name] = _PendingJoin(node, now)
+            patience = self._absences.patience(node, self.links.config.node_timeout)
+            self._join_requests[self.links.send(node, self.identity, stall=patience)] = node, now
 
     def _receive_replies(self) -> None:
-        while self._join_requests and (replies := list(self._links.receive(self._join_requests))):
+        while self._join_requests and (replies := list(self.links.receive(self._join_requests))):
             for name, reply in replies:
-                self._register(self._join_requests.pop(name), reply)
+                self._register(*self._join_requests.pop(name), reply)
 
     def absence_reasons(self) -> dict[int, str]:
         """Return the clients that have never joined, with the reason as far as it is known."""
         reasons = self._absences.by_client()
-        missing = [client for client in range(self._clients) if client not in self._joined]
+        missing = [client for client in range(self._clients) if client not in self.joined]
         return {client: reasons.get(client, ["no node joined as this client"])[-1] for client in missing}
 
     def node_of(self, client: int) -> int | None:
@@ -173,41 +161,28 @@ class NodeRegistry:
         node = self._node.get(client)
         return node if node in self._members else None
 
-    def samples_of(self, client: int) -> int:
-        """Return the number of training samples that a client joined with."""
-        return self._joined[client].samples
-
-    def sizes(self) -> dict[int, int]:
-        """Return the training samples of all clients that have ever joined."""
-        return {client: reply.samples for client, reply in self._joined.items()}
-
-    def leaking(self) -> list[int]:
-        """Return the clients that say that their test samples repeat training data, in the order of their ids."""
-        return sorted(client for client, reply in self._joined.items() if reply.leaks)
-
     def training_replies(self) -> dict[int, JoinReply]:
         """Return what the clients that train joined with, in the order of their ids."""
-        return {client: reply for client, reply in sorted(self._joined.items()) if client < self._training_clients}
+        return {client: reply for client, reply in sorted(self.joined.items()) if client < self._training_clients}
 
     def moments(self) -> dict[int, ClientMoments]:
         """Return the moments of numeric features that training clients reported, in the order of their ids."""
-        moments = {client: (reply.samples, reply.moments) for client, reply in self.training_replies().items()}
-        return {client: ClientMoments(samples, of) for client, (samples, of) in moments.items() if of is not None}
+        replies = self.training_replies().items()
+        return {client: ClientMoments(reply.samples, of) for client, reply in replies if (of := reply.moments)}
 
     def refuse(self, client: int, reason: str) -> None:
         """Leave a client out for as long as this server runs."""
         self._refused[client] = reason
-        self._note(LogRecord(f"client {client} is left out: {reason}", "left_out", client=client))
+        self.note(LogRecord(f"client {client} is left out: {reason}", "left_out", client=client))
         node = self._node.pop(client)
         self._members.discard(node)
         self._absences.add(node, printable(reason), time.monotonic(), client)
-        del self._joined[client]
+        del self.joined[client]
 
     def count_cells(self, ranges: Ranges, minimum: int, seconds: float) -> list[ClientMoments]:
-        """Let all that have joined join again, with counts of their cells in `ranges`. Waits for a `minimum` of them,
-        at most `seconds`, and raises as `wait`."""
+        """Let all that have joined join again, with counts of their cells in `ranges`; waits, and raises, as `wait`."""
         clients, self.identity = [*self.moments()], self.identity.model_copy(update={"ranges": ranges})
-        self._contacted, self._members, self._node, self._joined = set(), set(), {}, {}
+        self._contacted, self._members, self._node, self.joined = set(), set(), {}, {}
         self.wait(clients, minimum, seconds)
         return [*self.moments().values()]
 
@@ -224,7 +199,7 @@ class NodeRegistry:
             now = time.monotonic()
             remaining = seconds - (now - began)
             if missing:
-                self._status.set_wait("nodes", missing, remaining)
+                self.links.status.set_wait("nodes", missing, remaining)
             if missing and remaining <= 0 and (online := len(clients) - len(missing)) < min(minimum, len(clients)):
                 raise FederationError(
                     f"{online} of {len(clients)} clients are online after flower.join_timeout = {seconds:g} s, and "
@@ -232,24 +207,24 @@ class NodeRegistry:
                     f"{self._explain(missing)}"
                 )
             if not missing or remaining <= 0:
-                self._status.clear_wait()
+                self.links.status.clear_wait()
                 if missing:
                     text = f"continues without clients {client_list(missing)}: not online after {seconds:g} s"
-                    self._note(LogRecord(text, "lost"))
+                    self.note(LogRecord(text, "lost"))
                 return
             if now - last_report >= _REPORT_SECONDS:
                 last_report = now
                 text = f"waiting for the nodes of clients {client_list(missing)}, {remaining:.0f} s more"
-                self._note(LogRecord(text, "waiting"))
-            time.sleep(self._links.transport.poll_seconds)
+                self.note(LogRecord(text, "waiting"))
+            time.sleep(self.links.transport.poll_seconds)
 
     def _explain(self, clients: Sequence[int]) -> str:
         reasons = self._absences.by_client()
-        known = [reasons[client][-1] for client in clients if client in reasons and client not in self._joined]
+        known = [reasons[client][-1] for client in clients if client in reasons and client not in self.joined]
         return "; ".join([*known, *reasons.get(None, [])][:3]) or "start their nodes"
 
-    def _register(self, request: _PendingJoin, message: Message | str) -> None:
-        client, node = None, request.node
+    def _register(self, node: int, sent: float, message: Message | str) -> None:
+        client = None
         try:
             if isinstance(message, Stalled):
                 raise MessageError(f"{message} when asked to join (flower.node_timeout)")
@@ -260,30 +235,37 @@ class NodeRegistry:
             if isinstance(reply, ErrorReply):
                 name = f"client {reply.client}"
                 reason = reply.error if reply.client < 0 or name in reply.error else f"{name}: {reply.error}"
-                if self._links.transport.in_process:  # it cannot be repaired while the run waits
+                if self.links.transport.in_process:  # it cannot be repaired while the run waits
                     raise FederationError(printable(reason))
                 raise MessageError(reason)
-            binding = reply.client, self._links.transport.key_of(node), reply.token
-            if client is not None and not self._links.transport.in_process:
+            binding = reply.client, self.links.transport.key_of(node), reply.token
+            if client is not None and not self.links.transport.in_process:
                 self._bindings.check(*binding)
             self._check(reply)
-            if not self._links.transport.in_process:
+            if not self.links.transport.in_process:
                 self._bindings.claim(*binding)
         except MessageError as error:
-            self._leave_out(request, str(error), error.client if isinstance(error, WrongClientError) else client)
+            client, reason = error.client if isinstance(error, WrongClientError) else client, printable(str(error))
+            self._members.discard(node)
+            if self._absences.add(node, reason, sent, client):  # once for each reason
+                self.note(LogRecord(f"node {node} is left out: {reason}", "left_out", client=client))
             return
-        self._compare_clocks(request, reply)
-        if reply.unreadable and reply.client not in self._joined:
+        if reply.clock is not None and reply.client not in self._odd_clocks:  # Flower's signatures need right clocks
+            now = time.time()
+            if text := clock_difference(reply.clock, now - (time.monotonic() - sent), now):
+                self._odd_clocks.add(reply.client)
+                self.note(LogRecord(f"client {reply.client}: {text}", "clock", client=reply.client))
+        if reply.unreadable and reply.client not in self.joined:
             text = f"client {reply.client} left out {reply.unreadable:,} unreadable samples, which its log names"
-            self._note(LogRecord(text, "unreadable", client=reply.client))
+            self.note(LogRecord(text, "unreadable", client=reply.client))
         self._absences.end(node)
         self._members.add(node)
-        before = self._joined.get(reply.client)
+        before = self.joined.get(reply.client)
         if before is not None and before.samples != reply.samples:
             text = f"client {reply.client} comes back with {reply.samples} samples; it had {before.samples}"
-            self._note(LogRecord(text, "changed", client=reply.client))
+            self.note(LogRecord(text, "changed", client=reply.client))
         self._node = {other: other_node for other, other_node in self._node.items() if other_node != node}
-        self._node[reply.client], self._joined[reply.client] = node, reply
+        self._node[reply.client], self.joined[reply.client] = node, reply
 
     def _check(self, reply: JoinReply) -> None:
         client = reply.client
@@ -311,19 +293,3 @@ class NodeRegistry:
             if features != self._measured or not reply.samples or max(observed) > reply.samples:
                 reported = f"moments of {features} features of {reply.samples} samples"
                 raise MessageError(f"client {client} reports {reported}; need {self._measured} features")
-
-    def _compare_clocks(self, request: _PendingJoin, reply: JoinReply) -> None:
-        """Report, once, a node whose clock is too far from this server's for Flower's signatures."""
-        if reply.clock is None or reply.client in self._odd_clocks:
-            return
-        now, elapsed = time.time(), time.monotonic() - request.sent
-        if text := clock_difference(reply.clock, now - elapsed, now):
-            self._odd_clocks.add(reply.client)
-            self._note(LogRecord(f"client {reply.client}: {text}", "clock", client=reply.client))
-
-    def _leave_out(self, request: _PendingJoin, reason: str, client: int | None = None) -> None:
-        """Report a node that does not take part, once for each reason."""
-        reason, node = printable(reason), request.node
-        self._members.discard(node)
-        if self._absences.add(node, reason, request.sent, client):
-            self._note(LogRecord(f"node {node} is left out: {reason}", "left_out", client=client))

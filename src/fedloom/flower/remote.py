@@ -20,17 +20,15 @@ from fedloom.engine.serial import Engine, Jobs
 from fedloom.evaluation import MetricStates
 from fedloom.flower.checks import References, UploadNorm, shares_too_large, upload_norms
 from fedloom.flower.exchange import Exchange, LostReplyError, ReplyReader, facts_limit
-from fedloom.flower.links import Links
 from fedloom.flower.node_data import stand_in_views
 from fedloom.flower.node_registry import FederationError, NodeRegistry
 from fedloom.flower.scores import OUTLYING, ClientScores, Directions, correct_share, directions
-from fedloom.flower.status import LogRecord, StatusWriter, client_list
+from fedloom.flower.status import LogRecord, client_list
 from fedloom.flower.transport import BYTES_PER_CHARACTER
 from fedloom.flower.upload_checks import UploadReader
 from fedloom.flower.wire import MAX_FACTS, AnyJob, Message, MessageError
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic
 from fedloom.methods.contract.method import Uploads
-from fedloom.runs.config.sections import FlowerConfig
 from fedloom.runs.newcomers import Newcomer, NewcomerTests
 
 T = TypeVar("T")
@@ -41,20 +39,10 @@ class RemoteEngine(Engine):
 
     name = "flower"
 
-    def __init__(
-        self,
-        links: Links,
-        federation: Federation,
-        worker: Worker,
-        config: FlowerConfig,
-        status: StatusWriter,
-        note: Callable[[str], None],
-        registry: NodeRegistry,
-        out: Path | None,
-    ) -> None:
-        self._config, self._status, self._note, self._registry = config, status, note, registry
-        self._federation, self._worker, self._out = federation, worker, out
-        self._uploads = UploadReader(federation, worker, config.max_norm, note)
+    def __init__(self, registry: NodeRegistry, federation: Federation, worker: Worker, out: Path | None) -> None:
+        self._registry, self._federation, self._worker, self._out = registry, federation, worker, out
+        self._config, self._status, self._note = registry.links.config, registry.links.status, registry.note
+        self._uploads = UploadReader(federation, worker, self._config.max_norm, self._note)
         self._references = References.read(out) or References()
         self._norms: dict[int, list[UploadNorm]] = {}  # of the round's uploads, by client
         self._failures, self._refusals = 0, list[str]()  # of this round
@@ -62,7 +50,7 @@ class RemoteEngine(Engine):
         scenario = federation.scenario  # its test samples only name clients, and change no round
         self._tests = scenario.public or scenario.test_set
         self._replies = ReplyReader(self._uploads, worker, registry)
-        self._exchange = Exchange(links, registry, config, status, note, self.update_sizes)
+        self._exchange = Exchange(registry, self.update_sizes)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
         """Yield one result for each client whose upload arrives in time and is accepted.
@@ -73,13 +61,14 @@ class RemoteEngine(Engine):
         if not requested:
             return
         self._begin_round(requested)
-        counts = {client: size for client, size in self._registry.sizes().items() if client in requested}
+        joined = self._registry.joined
+        counts = {client: reply.samples for client, reply in joined.items() if client in requested}
         refused = self._refuse_large_shares(requested, counts, "the upload")
         accepted = {client: job for client, job in requested.items() if client not in refused}
         samples = {client: size for client, size in counts.items() if client in accepted}
 
         def read(client: int, reply: Message | str) -> JobResult:
-            claimed = samples.setdefault(client, self._registry.samples_of(client))  # joined in this round
+            claimed = samples.setdefault(client, joined[client].samples)  # joined in this round
             return self._replies.job_result(requested[client], reply, claimed)
 
         limit = max((self._uploads.limit(job) for job in accepted.values()), default=0)
@@ -162,7 +151,7 @@ class RemoteEngine(Engine):
         """Return, after the last round, who never took part, who stands out, and whose tests repeat training data."""
         if not self._is_last:
             return []
-        reasons, leaking = self._registry.absence_reasons(), self._registry.leaking()
+        leaking = sorted(client for client, reply in self._registry.joined.items() if reply.leaks)
         text = (
             f"test samples repeat training data, as those of one person do, at clients {client_list(leaking)}; their "
             "logs have counts, and `group` in a node's data file keeps persons together"
@@ -174,14 +163,14 @@ class RemoteEngine(Engine):
         ]
         return [*leaks, *unlike] + [
             Diagnostic(f"flower.absent/{client}", f"client {client} never took part: {reason}", float(client))
-            for client, reason in reasons.items()
+            for client, reason in self._registry.absence_reasons().items()
         ]
 
     def update_sizes(self) -> None:
         """Take the numbers of samples from the registry, if only the nodes know them. Rounds do so at every poll."""
-        scenario, reported = self._federation.scenario, self._registry.sizes()
+        scenario, joined = self._federation.scenario, self._registry.joined
         sizes = scenario.train.sizes
-        current = np.array([reported.get(client, sizes[client]) for client in range(len(sizes))])
+        current = np.array([joined[k].samples if k in joined else size for k, size in enumerate(sizes)])
         if scenario.remote and (current != sizes).any():
             views = stand_in_views(current)
             self._federation.scenario, self._federation.train = dataclasses.replace(scenario, train=views), views

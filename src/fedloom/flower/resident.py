@@ -14,7 +14,7 @@ import struct
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +32,7 @@ _LENGTHS = struct.Struct(">QQ")  # of a message's facts and body
 
 
 class _Node(NamedTuple):
-    """The facts that make a node. folder: of its states. data: the file that names its data, or empty."""
+    """folder: of its states. data: the file that names its data, or empty."""
 
     config: Path
     client: int
@@ -68,7 +68,7 @@ def _reply_to(message: Any, config: Path, node_config: Mapping[str, Any]) -> Mes
         node, request = _Node(config, client, folder, str(data or "")), from_content(message.content)
         if (parent := _parent()) is None:
             with private_umask():
-                return _answer(functools.partial(_inbox, node), request)
+                return _answer(_inbox(node), request)
         with contextlib.suppress(OSError), _connection(node, parent) as connection:
             _send(connection, request)
             if (reply := _receive(connection)) is not None:
@@ -84,9 +84,8 @@ def _failure(client: Any, error: FedloomError, lost: bool = False) -> Message:
     from fedloom.flower.wire import ErrorReply
 
     print(printable(str(error)), file=sys.stderr, flush=True)
-    return ErrorReply(
-        run="", client=client if isinstance(client, int) else -1, error=str(error), lost=lost
-    ).to_message()
+    number = client if isinstance(client, int) else -1
+    return ErrorReply(run="", client=number, error=str(error), lost=lost).to_message()
 
 
 @functools.lru_cache(maxsize=64)
@@ -102,11 +101,11 @@ def _inbox(node: _Node, resident: bool = False) -> "Inbox":
     return Inbox(Node(parse(load(node.config)), node.client, node.folder, data=data), node.folder, resident)
 
 
-def _answer(inbox: Callable[[], "Inbox"], request: Message) -> Message:
+def _answer(inbox: "Inbox", request: Message) -> Message:
     """Answer a request, and print why that fails."""
     from fedloom.flower.wire import ErrorReply, MessageError, read
 
-    reply = inbox().answer(request)
+    reply = inbox.answer(request)
     with contextlib.suppress(MessageError):
         print(printable(read(reply, ErrorReply).error), file=sys.stderr, flush=True)
     return reply
@@ -114,8 +113,7 @@ def _answer(inbox: Callable[[], "Inbox"], request: Message) -> Message:
 
 # -- the process of one message ----------------------------------------------------------------------------------------
 def _parent() -> int | None:
-    """Return a descriptor of the process whose end is the node's; None where no resident process is possible: in a
-    simulation or a test, and without Linux."""
+    """Return a descriptor of the process whose end is the node's; None in a simulation or a test, and without Linux."""
     if not Path(sys.argv[0]).name.startswith("flwr-clientapp") or not hasattr(os, "pidfd_open"):
         return None
     with contextlib.suppress(OSError):  # not every kernel has it
@@ -183,9 +181,8 @@ def _start(node: _Node, path: Path, parent: int) -> None:
 def main(arguments: list[str]) -> None:
     """Answer messages at the socket of a node until its parent ends. arguments: as `_start` gives them."""
     path, listener, parent = Path(arguments[0]), socket.socket(fileno=int(arguments[1])), int(arguments[2])
-    config, client, folder, data = arguments[3:]
+    node = _Node(Path(arguments[3]), int(arguments[4]), Path(arguments[5]), arguments[6])
     os.umask(0o077)
-    node = _Node(Path(config), int(client), Path(folder), data)
     for other in path.parent.glob(f"{path.name.partition('-')[0]}-*"):
         if other != path:
             other.unlink(missing_ok=True)  # its process ends when it has nothing to do
@@ -216,7 +213,7 @@ def _converse(connection: socket.socket, inbox: "Inbox") -> None:
     with connection, contextlib.suppress(OSError):
         _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if user == os.getuid() and (request := _receive(connection)) is not None:
-            _send(connection, _answer(lambda: inbox, request))
+            _send(connection, _answer(inbox, request))
 
 
 def _send(connection: socket.socket, message: Message) -> None:

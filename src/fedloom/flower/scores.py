@@ -16,6 +16,7 @@ from fedloom.core.records import Record
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
+from fedloom.flower.checks import changes
 from fedloom.flower.node_data import FEWEST
 from fedloom.methods.contract.spec import Sent
 from fedloom.nets.blueprint import Bundle
@@ -114,13 +115,9 @@ def directions(upload: Record, payload: Record, sends: Mapping[str, Sent]) -> Di
     for name, value in upload.items():
         tensors = value if isinstance(value, dict) else {"": value.values if isinstance(value, ClassTable) else value}
         before = payload.get(name) if name in sends and sends[name].form == "whole" else None
-        received: Mapping[str, Tensor] = before if isinstance(before, dict) else {}
         folded[name] = torch.zeros(_FOLDS, dtype=torch.float64)
-        for entry, tensor in tensors.items():
-            if isinstance(tensor, Tensor) and tensor.is_floating_point():
-                is_change = entry in received and received[entry].shape == tensor.shape
-                change = tensor.double() - received[entry].double() if is_change else tensor.double()
-                folded[name] += _folded(change.flatten())
+        for _, _, change in changes(tensors, before):
+            folded[name] += _folded(change.flatten())
     return {name: vector / norm for name, vector in folded.items() if 0 < (norm := float(vector.norm())) < math.inf}
 
 
@@ -131,8 +128,7 @@ def _folded(change: Tensor) -> Tensor:
 
 
 def correct_share(net: Net, init: Tree, upload: Record, sends: Mapping[str, Sent], data: Dataset) -> float | None:
-    """Return the share of `data`'s samples, 256 at most, that uploaded weights classify correctly; None if no tree of
-    the upload is whole. init: weights that have all entries of the net."""
+    """Return the share of 256 samples that uploaded weights classify correctly; None if no tree has all of `init`."""
     trees = (tree for name, tree in upload.items() if isinstance(tree, dict) and sends[name].form == "whole")
     fits = (tree for tree in trees if all(name in tree and tree[name].shape == init[name].shape for name in init))
     weights = None if isinstance(net, Bundle) or data.multi or not len(data) else next(fits, None)

@@ -76,7 +76,7 @@ def serve(
             callback.on_note(config, text)
 
     def new_registry(scenario: Scenario, measured: int = 0) -> NodeRegistry:
-        return NodeRegistry(links, identity, scenario, status, say, bindings, settings.node_timeout, measured)
+        return NodeRegistry(links, identity, scenario, say, bindings, measured)
 
     registry = None
     if nodes is not None:
@@ -113,7 +113,7 @@ def serve(
         status.begin(identity.run, federation.round)
         bindings.begin()
         joined = registry or new_registry(federation.scenario)
-        remote = RemoteEngine(links, federation, worker, settings, status, note, joined, out)
+        remote = RemoteEngine(joined, federation, worker, out)
         if registry is None:
             train = federation.scenario.train
             clients = [client for client in range(len(train)) if len(train[client])]

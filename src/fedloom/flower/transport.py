@@ -80,10 +80,9 @@ class ReplyTooLarge(Exception):
 
 
 class ReplyBound:
-    """Refuses a reply that is too long before its bytes are read, which Flower cannot do itself.
-    Flower fetches a reply in objects of a few megabytes: the length of each is checked before its body is read, and
-    that of the arrays before they are joined, as a reply can name one small chunk a million times. Only this class uses
-    what is not public in Flower. In a simulation, replies are in memory already."""
+    """Refuses a reply that is too long before its bytes are read, which Flower cannot do itself. The length of each
+    object is checked before its body is read, and that of the arrays before they are joined, as a reply can name one
+    small chunk a million times. Only this class uses what is not public in Flower."""
 
     def __init__(self, grid: Any) -> None:
         self._grid, self._lock = grid, threading.Lock()

@@ -20,7 +20,7 @@ from fedloom.data.views import label_counts, positives
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job, JobResult, Stage, hooked
 from fedloom.engine.round_report import CE
-from fedloom.flower.checks import LastNorm, check_trained, median_norms, upload_norms
+from fedloom.flower.checks import LastNorm, changes, check_trained, median_norms, upload_norms
 from fedloom.flower.node_data import FEWEST
 from fedloom.flower.wire import MessageError
 from fedloom.methods import Method, ServerContext
@@ -37,11 +37,10 @@ _RESERVED, _HEADER = "__metadata__", "fedloom"
 
 @dataclass(slots=True)
 class Rehearsal:
-    """A client's round on the server, on a few samples.
-    upload: without its values, except entries whose `Sent.form` is "own"; None if a hook of the method raised.
-    unpacked: the upload as the server aggregates it; empty without "own" entries, and if the method cannot aggregate it
-    alone. terms: names of all loss terms and gradient norms so far. passes: processed samples over training samples.
-    norms: those of the upload, by key, if rounds are too small for their clients to judge each other."""
+    """A client's round on the server. upload: without its values, except "own" entries; None if a hook raised.
+    unpacked: as the server aggregates it; empty without "own" entries, and if the method cannot aggregate it alone.
+    terms: of all losses and gradient norms so far. passes: processed samples over training samples. norms: of the
+    upload, by key, if rounds are too small for their clients to judge each other."""
 
     round: int
     upload: Record | None = None
@@ -49,6 +48,17 @@ class Rehearsal:
     terms: set[str] = field(default_factory=set)
     passes: float = _UNREHEARSED_PASSES
     norms: Mapping[str, LastNorm] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def _refuse_on_error(fault: str) -> Iterator[None]:
+    """Refuse an upload for whatever exception it causes, which must not end the run."""
+    try:
+        yield
+    except MessageError:
+        raise
+    except Exception as error:
+        raise MessageError(f"{fault} ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from None
 
 
 class UploadReader:
@@ -64,16 +74,12 @@ class UploadReader:
         self._federation, self._worker, self._max_norm, self._note = federation, worker, max_norm, note
         self._rehearsals: dict[tuple[int, Stage], Rehearsal] = {}  # by group of architectures
 
+    @_refuse_on_error("it cannot be read")
     def read(self, body: bytes, job: Job, samples: int) -> Record:
         """Read the upload of a client with `samples` training samples after `job`. Raises `MessageError`."""
-        limit = self.limit(job)
+        limit, sends, rehearsal = self.limit(job), self.method_of(job).spec.sends, self._rehearsal_of(job)
         if len(body) > limit:
             raise MessageError(f"{len(body):,} bytes; {limit:,} at most")
-        with _refuse_on_error("it cannot be read"):
-            return self._read(body, job, samples, self._rehearsal_of(job), limit)
-
-    def _read(self, body: bytes, job: Job, samples: int, rehearsal: Rehearsal, limit: int) -> Record:
-        sends = self.method_of(job).spec.sends
         variable_entries = _variable_entries(sends)
         if rehearsal.upload is None:
             _check_declared(_header_of(body), sends, limit)
@@ -110,11 +116,11 @@ class UploadReader:
         reason = "its entries or their shapes differ from those of most clients"
         return {client: reason for clients in rare for client in clients}
 
+    @_refuse_on_error("the server cannot unpack it")
     def unpacked(self, upload: Record, job: Job) -> Record:
         """Return an upload as the method's aggregation will read it."""
-        with _refuse_on_error("the server cannot unpack it"):
-            uploads = {job.ctx.client: upload}
-            return self.method_of(job).unpack(self._federation.server, uploads, self._contexts(job))[job.ctx.client]
+        uploads = {job.ctx.client: upload}
+        return self.method_of(job).unpack(self._federation.server, uploads, self._contexts(job))[job.ctx.client]
 
     def _contexts(self, job: Job) -> Callable[[int], ServerContext]:
         return lambda client: self._federation.context(job.ctx.round, client)
@@ -177,15 +183,14 @@ class UploadReader:
         passes = max(result.samples, result.steps * self._worker.local_training.batch_size) / max(1, len(indices))
         kept = {name: result.upload[name] for name in _variable_entries(method.spec.sends)}
         upload, unpacked, norms = map_tensors(result.upload, _without_values) | kept, Record(), dict[str, LastNorm]()
-        if self._is_small:
+        if self._is_small or kept:
             with hooked(method, "unpack", round_, ctx.client):
                 honest = self.unpacked(result.upload, job)
+        if self._is_small:
             measured = upload_norms(honest, job.payload, method.spec.sends, job.ctx.task.roles)
             norms = {key: (norm, len(indices)) for key, norm in median_norms(measured).items()}
         if kept:
-            with hooked(method, "unpack", round_, ctx.client):
-                honest = self.unpacked(result.upload, job)
-                unpacked = map_tensors(honest, _without_values) | kept
+            unpacked = map_tensors(honest, _without_values) | kept
             try:
                 with hooked(method, "aggregate", round_, ctx.client):
                     self._try_to_aggregate(honest, job, unpacked)
@@ -214,17 +219,6 @@ class UploadReader:
         others = [client for client in range(self._federation.scenario.clients) if client != job.ctx.client]
         uploads = {job.ctx.client: upload} | dict.fromkeys(others[:1], honest)
         self.method_of(job).aggregate(self._federation.server, uploads, self._contexts(job)(-1))
-
-
-@contextlib.contextmanager
-def _refuse_on_error(fault: str) -> Iterator[None]:
-    """Refuse an upload for whatever exception it causes, which must not end the run."""
-    try:
-        yield
-    except MessageError:
-        raise
-    except Exception as error:
-        raise MessageError(f"{fault} ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from None
 
 
 def _variable_entries(sends: Mapping[str, Sent]) -> set[str]:
@@ -323,11 +317,9 @@ def _check_value(name: str, value: Value, expected: Value, has_free_shape: bool)
         if not has_free_shape:
             _check_keys(name, value, expected)
         for key, tensor in value.items():
-            if has_free_shape:
-                like = [expected[key]] if key in expected else expected.values()
-                _check_tensor(f"{name}/{key}", tensor, None, {entry.dtype for entry in like})
-            else:
-                _check_tensor(f"{name}/{key}", tensor, expected[key])
+            like = [expected[key]] if key in expected else expected.values()
+            dtypes = {entry.dtype for entry in like}
+            _check_tensor(f"{name}/{key}", tensor, None if has_free_shape else expected[key], dtypes)
     elif isinstance(value, ClassTable) and isinstance(expected, ClassTable):
         held, rows = expected.held, expected.values
         if held.dim() > 1 and value.held.dim() == held.dim():  # several rows a class: as many as the client has
@@ -383,15 +375,9 @@ def _check_distance(upload: Record, payload: Record, sends: Mapping[str, Sent], 
     """Check the length of the changes of all weights together: of trees minus the payload, and of updates."""
     squares = 0.0
     for name, sent in sends.items():
-        value, received = upload.get(name), payload.get(name)
-        if not isinstance(value, dict) or sent.form == "own":
-            continue
-        for key, tensor in value.items():
-            if not tensor.is_floating_point():
-                continue
-            if sent.form == "change":
-                squares += float(tensor.double().square().sum())
-            elif isinstance(received, dict) and key in received and tensor.shape == received[key].shape:
-                squares += float((tensor.double() - received[key].double()).square().sum())
+        value = upload.get(name)
+        tree, is_update = value if isinstance(value, dict) and sent.form != "own" else {}, sent.form == "change"
+        for _, is_change, change in changes(tree, None if is_update else payload.get(name)):
+            squares += float(change.square().sum()) if is_change or is_update else 0.0
     if math.sqrt(squares) > max_norm:
         raise MessageError(f"it is {math.sqrt(squares):.4g} away from the payload; flower.max_norm = {max_norm:g}")

@@ -55,9 +55,8 @@ class Parts(_Facts):
     def checked(self, body: bytes) -> bytes:
         """Return a body whose parts have been joined. Raises `MessageError` if it is another one."""
         if len(body) != self.size or hashlib.sha256(body).hexdigest() != self.digest:
-            raise MessageError(
-                f"a body of {len(body):,} bytes is not the one of {self.size:,} bytes that was announced"
-            )
+            announced = f"the one of {self.size:,} bytes that was announced"
+            raise MessageError(f"a body of {len(body):,} bytes is not {announced}")
         return body
 
 
@@ -75,11 +74,10 @@ class _MessageFacts(_Facts):
 
 # Read before its handler is known; the handler reads the message again, as the kind that refuses unknown keys.
 class Request(_MessageFacts, extra="ignore"):
-    """The facts of every request from the server to a node. do: join the run, train, test, or serve a client that never
-    trains. fingerprint, version: of the config and of fedloom. state_round: the round after which the node stored the
-    private state to continue from. scale: of numeric features, once the nodes' columns are standardised. job: its name;
-    asked again, a node continues, and does nothing twice. wait: seconds after which it answers with its progress.
-    fetch: the part of the result's body to send."""
+    """The facts of every request from the server to a node. do: serve is a test of a client that never trains.
+    fingerprint, version: of the config and of fedloom. state_round: of the private state to continue from. scale: once
+    the nodes' columns are standardised. job: its name; asked again, a node continues, and does nothing twice. wait:
+    seconds after which it answers with its progress. fetch: the part of the result's body to send."""
 
     do: Literal["join", "train", "test", "serve"]
     fingerprint: Name
@@ -205,8 +203,8 @@ class ErrorReply(_MessageFacts):
 
 
 class ProgressReply(_MessageFacts):
-    """How far a job is that is not done. fraction: of the `phase`. needs: parts of the request's body that the node
-    lacks. seconds: since the job began in its process. work: any number that grows while the node works."""
+    """How far a job is. fraction: of the `phase`. needs: parts of the body that the node lacks. seconds: since the job
+    began in its process. work: any number that grows while the node works."""
 
     kind: Literal["progress"] = "progress"
     phase: Name
@@ -230,8 +228,8 @@ F = TypeVar("F", bound=_MessageFacts)
 
 def request_for(job: AnyJob, identity: JoinRequest, state_round: int | None = None) -> Request:
     """Return the request for a job in the run that `identity` describes. state_round: as in `Request`."""
-    facts: dict[str, Any] = {"client": job.ctx.client, "round": job.ctx.round, "state_round": state_round}
-    facts |= {name: getattr(identity, name) for name in ("run", "fingerprint", "version", "scale")}
+    facts: dict[str, Any] = {name: getattr(identity, name) for name in ("run", "fingerprint", "version", "scale")}
+    facts |= {"client": job.ctx.client, "round": job.ctx.round, "state_round": state_round}
     if isinstance(job, Job):
         return TrainRequest(measured=job.measured, stage=job.stage, **facts)
     if isinstance(job, EvalJob):
