@@ -108,7 +108,7 @@ def unlike_columns(
     names: Sequence[str], means: np.ndarray, deviations: np.ndarray, counts: np.ndarray
 ) -> Iterator[UnlikeColumn]:
     """Compare each site with the median of the others, column by column, by means and standard deviations over `counts`
-    cells, each [sites, columns], called `names`. If half of a site's findings lack a reason, all are notes."""
+    cells, each [sites, columns]. If half of a site's findings lack a reason, all are notes."""
     for site in range(len(counts)):
         far, reasons = dict[int, _Column](), dict[int, str]()
         for at in np.flatnonzero(counts[site] >= FEWEST_ROWS).tolist():

@@ -174,9 +174,8 @@ def median_norms(norms: Iterable[UploadNorm]) -> dict[str, float]:
 
 
 class References(Stored):
-    """The usual sizes of a run, which judge new ones, also after a restart. items: the largest median of each norm of
-    uploads. latest: by key, the last norms of clients and of `_NOBODY`. uploads: how many each client has sent. steps:
-    the largest accepted change (L2) of each entry of the server's state."""
+    """The usual sizes of a run, also after a restart. items: the largest median of each norm of uploads. latest: the
+    last norms of clients and `_NOBODY`. uploads: by client. steps: the largest accepted change (L2) of each entry."""
 
     FILE = "flower-references.json"
     ADVICE = "delete it, and the run continues with new references for its bounds"

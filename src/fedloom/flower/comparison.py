@@ -17,9 +17,8 @@ _USUAL_SHARE = 0.1  # of a class at the median node, which another one lacks
 
 
 def compare_nodes(config: RunConfig, replies: Mapping[int, JoinReply], say: Callable[[str], None]) -> None:
-    """Compare the `replies` with which nodes joined, by client, and `say` which of their columns, channels and classes
-    are unlike the others'. config: the run's. Raises `ConfigError` for those that a
-    unit, a mark, a code or another order explains, except those that `flower.accept_unlike` names."""
+    """Compare the `replies` with which nodes joined, by client, and `say` what is unlike the others'. Raises
+    `ConfigError` for what a mistake explains, except as `flower.accept_unlike` names it."""
     names, clients, findings = measured_names(config), sorted(replies), list[UnlikeColumn]()
     moments = [moments for client in clients if (moments := replies[client].moments) is not None]
     if names and len(moments) == len(clients):

@@ -58,7 +58,7 @@ class Pauses:
 
     def skipped_clients(self, clients: Iterable[int], round_: int, spare: int) -> list[int]:
         """Return, sorted, the `clients` to skip in a round: at most `spare`, those with the longest pauses."""
-        # Only as many are skipped as a round can spare; the longest pauses mark the least reliable nodes.
+        # Only as many as a round can spare; the longest pauses mark the least reliable nodes.
         waiting = [client for client in clients if self._pauses.get(client, (0, 0))[1] > round_]
         return sorted(sorted(waiting, key=lambda client: (-self._pauses[client][0], client))[: max(spare, 0)])
 
@@ -176,8 +176,8 @@ class Exchange:
 
 
 def facts_limit(evaluator: Evaluator, tests: int | None = None) -> int:
-    """Return how many characters the facts of a reply with some `tests` (None: one per predictor) may have.
-    The states of its metrics need as many at most. Raises `ConfigError` if that is more than the server reads."""
+    """Return how many characters the facts of a reply with some `tests` (None: one per predictor) may have. Raises
+    `ConfigError` if that is more than the server reads."""
     by_metric = {name: _characters(to_plain(state)) for name, state in evaluator.example_states().states.items()}
     limit = MAX_FACTS + (tests or len(evaluator.names)) * sum(by_metric.values())
     if limit > _MOST:
@@ -265,8 +265,6 @@ class ReplyReader:
             cause.add_note(printable(reply.raised, keep_lines=True))
             raise ClientError(client, round_, "on its node", cause, self._worker.method.name())
         if (reply.run, reply.client, reply.round) != (self._run, client, round_):
-            raise MessageError(
-                f"it is of round {reply.round} of client {reply.client} in run {reply.run[:80]}; this is round "
-                f"{round_} of client {client} in run {self._run}"
-            )
+            sent = f"round {reply.round} of client {reply.client} in run {reply.run[:80]}"
+            raise MessageError(f"it is of {sent}; this is round {round_} of client {client} in run {self._run}")
         return message, reply

@@ -23,19 +23,8 @@ from fedloom.engine.jobs import EvalJob, Job, NewcomerResult
 from fedloom.evaluation import MetricStates
 from fedloom.evaluation.intervals import with_group_sums
 from fedloom.evaluation.plain_states import states_from_plain
-from fedloom.flower import wire
+from fedloom.flower import node_data, wire
 from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
-from fedloom.flower.node_data import (
-    FEWEST_CELLS,
-    Scale,
-    count_nodes,
-    levels_of,
-    measured_names,
-    moments_of,
-    node_scenario,
-    node_source,
-    nodes_of_scenario,
-)
 from fedloom.flower.status import log
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, Reply, Request
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
@@ -68,10 +57,8 @@ class StateStore:
         with open_to_read(file) as stream:
             token = stream.read(_TOKEN + 1).decode("ascii", "replace")  # one more shows a file that is too long
         if len(token) != _TOKEN or set(token) - set("0123456789abcdef"):
-            raise DataError(
-                f"{file}: damaged, because a token has {_TOKEN} hexadecimal digits; delete the file, and let the "
-                "server's administrator admit this client"
-            )
+            remedy = "delete the file, and let the server's administrator admit this client"
+            raise DataError(f"{file}: damaged, because a token has {_TOKEN} hexadecimal digits; {remedy}")
         return token
 
     def save(self, round_: int, state: Record, spare: int | None = None) -> None:
@@ -115,7 +102,7 @@ class Node:
     ) -> None:
         self.config, self.client, self._folder, self._data = config, client, folder, data
         self._user_scenario, self._template = scenario, template
-        clients = count_nodes(config) if scenario is None else nodes_of_scenario(scenario)
+        clients = node_data.count_nodes(config) if scenario is None else node_data.nodes_of_scenario(scenario)
         if not 0 <= client < clients:
             raise ConfigError(f"client {client}: this config has clients 0 .. {clients - 1}; set partition-id to one")
         self.fingerprint = config.fingerprint()
@@ -135,14 +122,14 @@ class Node:
         """The scenario with the client's samples."""
         if self._data is not None:
             return self._own_data[0]
-        if node_source(self.config) is not None:
+        if node_data.node_source(self.config) is not None:
             raise ConfigError("the config leaves the data to the nodes; start this one with --node-config 'data=...'")
         return self._user_scenario or self.config.scenario.build(self.config.seed)
 
     @functools.cached_property
     def _own_data(self) -> tuple[Scenario, dict[str, Any]]:
         assert self._data is not None, "a node with data of its own"
-        return node_scenario(self.config, self._data, self.client)
+        return node_data.node_scenario(self.config, self._data, self.client)
 
     @functools.cached_property
     def _setup(self) -> Setup:
@@ -162,7 +149,7 @@ class Node:
         number = min(int(done) + 1, training[0])
         return phase, min(1.0, done / training[0]), f"epoch {number} of {training[0]}"
 
-    def _build_worker(self, scale: Scale | None) -> Worker:
+    def _build_worker(self, scale: node_data.Scale | None) -> Worker:
         if self._template is not None:
             return self._template._worker(scale)
         scenario, self._phase = self._scaled(scale), "building"
@@ -170,8 +157,8 @@ class Node:
         self._setup.evaluators(self.config, worker, scenario)
         return worker
 
-    def _scaled(self, scale: Scale | None) -> Scenario:
-        nodes = node_source(self.config)
+    def _scaled(self, scale: node_data.Scale | None) -> Scenario:
+        nodes = node_data.node_source(self.config)
         if nodes is None or not nodes.reported_features:
             return self.scenario
         if scale is None:
@@ -233,18 +220,18 @@ class Node:
 
     def _measured(self, request: JoinRequest) -> dict[str, Any]:
         """Return what the server pools or compares before the first round, if only the node knows its data."""
-        nodes, train, rows = node_source(self.config), self.scenario.train_set, self.indices.numpy()
+        nodes, train, rows = node_data.node_source(self.config), self.scenario.train_set, self.indices.numpy()
         facts = dict[str, Any]()
         if nodes is not None and "labels" in self.config.flower.compare:
             counts = label_counts(train.y[self.indices], self.scenario.num_classes)
-            counts[counts < FEWEST_CELLS] = 0
+            counts[counts < node_data.FEWEST_CELLS] = 0
             facts["labels"] = tuple(counts.tolist())
         if nodes is not None and nodes.reported_features:
             medians = {rule.column for rule in nodes.rules if rule.strategy == "median"}
             ranges = {name: of for name, of in request.ranges.items() if name in medians}
-            facts["moments"] = moments_of(train, rows, nodes.reported_features, bool(nodes.rules), ranges)
-        elif measured_names(self.config):
-            facts["moments"] = levels_of(train, rows)
+            facts["moments"] = node_data.moments_of(train, rows, nodes.reported_features, bool(nodes.rules), ranges)
+        elif node_data.measured_names(self.config):
+            facts["moments"] = node_data.levels_of(train, rows)
         return facts
 
     def _train(self, message: Message) -> tuple[Reply, bytes]:
@@ -312,10 +299,8 @@ class Node:
         views = (newcomers.train, newcomers.test) if self._never_trains and newcomers is not None else ()
         counts = [len(of[self.client - scenario.clients]) for of in views]
         if not all(counts):
-            raise DataError(
-                f"it never trains and has {counts[0]:,} training and {counts[1]:,} test samples; it needs both: set "
-                "`split` in its file"
-            )
+            samples = f"{counts[0]:,} training and {counts[1]:,} test samples"
+            raise DataError(f"it never trains and has {samples}; it needs both: set `split` in its file")
 
     def _context(self, round_: int) -> ClientContext:
         tasks: list[Task] = self._setup.tasks

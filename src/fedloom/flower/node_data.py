@@ -48,9 +48,8 @@ def server_file(folder: Path | None) -> Path | None:
 
 
 def node_scenario(config: RunConfig, file: Path, client: int) -> tuple[Scenario, dict[str, Any]]:
-    """Return a scenario in which `client` holds the data that its `file` names, and all others hold nothing; and what
-    it says of them when it joins: whether its test samples seem to repeat its training data, and how many samples
-    cannot be read. The log has counts and names."""
+    """Return a scenario in which only `client` holds data, those that its `file` names; and what it says of them when
+    it joins: whether test samples seem to repeat training data, and how many samples cannot be read."""
     described, splits = _read(config, file)
     seed = Streams(config.seed).key("own data", client=client)
     own, newcomers = described.build(seed, splits), config.scenario.last_newcomers()
@@ -150,8 +149,8 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
         train, test = (nodes.as_agreed(data, f"{file} ({name})", absent) for name, data in datasets.items())
         notes = [*splits.notes, *notes]
         _log_notes(file, notes)
-        counts = {"validation": splits.validation, "unreadable": splits.unreadable}
-        return described, Splits(train, test, notes=tuple(notes), **counts)
+        given, bad = splits.validation, splits.unreadable
+        return described, Splits(train, test, validation=given, unreadable=bad, notes=tuple(notes))
     except FedloomError as error:
         raise DataError(str(error) if str(file.absolute().parent) in str(error) else f"{file}: {error}") from None
 
@@ -188,8 +187,8 @@ FARTHEST = 30.0  # largest deviation from the median client, over the usual one
 
 class ChannelMoments(Strict, frozen=True):
     """For each reported feature of a node's training samples: the mean, and the sum of squared distances from it.
-    observed: cells with a value, where missing ones are imputed; of too few cells all three are 0. bins: by name of a
-    feature, for each range that the server asks about, the cells below it, in its bins, and above it."""
+    observed: cells with a value, where missing ones are imputed; of too few cells all three are 0. bins: by feature,
+    the cells below, in the bins of, and above each range that the server asks about."""
 
     mean: Means
     squares: tuple[Annotated[float, Field(ge=0, le=1e70)], ...]
@@ -217,11 +216,10 @@ class Scale(Stored, frozen=True):
     def apply_to_scenario(self, scenario: Scenario, nodes: Nodes) -> Scenario:
         """Return a scenario with this standardisation of all its samples."""
         train, test = (self.apply(data, nodes) for data in (scenario.train_set, scenario.test_set))
-        public = None if scenario.public is None else self.apply(scenario.public, nodes)
-        scaled = replace(scenario, train_set=train, test_set=test, public=public)
-        if scenario.newcomers is None:
-            return scaled
-        return replace(scaled, newcomers=replace(self.apply_to_scenario(scenario.newcomers, nodes), train_set=train))
+        public, newcomers = None if scenario.public is None else self.apply(scenario.public, nodes), scenario.newcomers
+        if newcomers is not None:
+            newcomers = replace(self.apply_to_scenario(newcomers, nodes), train_set=train)
+        return replace(scenario, train_set=train, test_set=test, public=public, newcomers=newcomers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +258,7 @@ def moments_of(
 
 
 def measured_names(config: RunConfig) -> tuple[str, ...]:
-    """Return what nodes report the moments of when they join: features that they standardise together, or, if
-    `flower.compare` says so, all features, or the channels of pictures."""
+    """Return the features, or channels, whose moments nodes report: to standardise them, or for `flower.compare`."""
     nodes = node_source(config)
     if nodes is None or nodes.reported_features or "moments" not in config.flower.compare:
         return () if nodes is None else tuple((nodes.features or ())[index] for index in nodes.reported_features)
@@ -277,8 +274,7 @@ def levels_of(data: Dataset, rows: np.ndarray) -> ChannelMoments:
 
 
 def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> dict[int, str]:
-    """Return the clients whose moments are far from the others', with the reason; they would dominate the scale.
-    A client is compared with the medians, over clients, of the mean and of the root mean square distance from it."""
+    """Return why clients are refused whose moments are far from clients' medians: they would dominate the scale."""
     if len(reported) < FEWEST:
         return {}
     clients = list(reported)
@@ -309,9 +305,9 @@ def _edges(ends: tuple[float, float]) -> list[float]:
 
 
 def find_medians(scale: Scale, count_cells: Callable[[Ranges], Collection[ClientMoments]]) -> dict[str, float]:
-    """Return the medians that `scale` imputes, by column, each off by 1/2048 of the deviation at most.
-    Every median lies within one deviation of the mean. That range is cut into 64 bins, the bins with the two middle
-    cells into 64 more, and while one has `FEWEST_CELLS` again, up to twice. count_cells: asks the nodes."""
+    """Return the medians that `scale` imputes, by column, each off by 1/2048 of the deviation at most. Every median is
+    within one deviation of the mean; that range is cut into 64 bins, those with the two middle cells into 64 more, and
+    while one has `FEWEST_CELLS` again, up to twice."""
     numbers, step, medians = [rule for rule in scale.imputed if not rule.holds_words], 0, dict[str, float]()
     of_columns = zip(numbers, scale.mean, scale.std, strict=False)  # there are none where no cell is imputed
     ranges = {rule.column: [(m - s, m + s)] * 2 for rule, m, s in of_columns if rule.strategy == "median"}
@@ -336,9 +332,8 @@ def _shortest(low: float, high: float) -> float:
 def pool_moments(
     reported: Collection[ClientMoments], nodes: Nodes | None = None, medians: Mapping[str, float] | None = None
 ) -> Scale:
-    """Return mean and deviation over all samples, summed in client order in float64; a constant feature gets 1. If
-    nodes impute: of the numeric features alone, and the cells' values, with `medians` by column, else the mean. Raises
-    `DataError` for a column without one."""
+    """Return mean and deviation over all samples, in float64; a constant feature gets 1. If nodes impute: of numeric
+    features alone, and cells' values, with `medians` by column. Raises `DataError` for a column without one."""
     samples = np.array([client.counts for client in reported], np.float64)
     means, squares = (np.array([getattr(client.moments, key) for client in reported]) for key in ("mean", "squares"))
     observed = samples.sum(0)

@@ -279,10 +279,9 @@ class NodeRegistry:
             known = f"by the config it has {self._sizes[client]:,}"
             raise MessageError(f"client {client} joins with {reply.samples:,} training samples; {known}")
         if reply.classes != self._classes:
-            raise MessageError(
-                f"client {client} has the classes {short_repr(list(reply.classes))}, the server "
-                f"{short_repr(list(self._classes))}; use the same labels on all nodes"
-            )
+            own, known = short_repr(list(reply.classes)), short_repr(list(self._classes))
+            remedy = "use the same labels on all nodes"
+            raise MessageError(f"client {client} has the classes {own}, the server {known}; {remedy}")
         if self._measured and client < self._training_clients:
             moments = reply.moments or ChannelMoments(mean=(), squares=())
             observed = (reply.samples,) * self._measured if moments.observed is None else moments.observed

@@ -53,10 +53,8 @@ class RemoteEngine(Engine):
         self._exchange = Exchange(registry, self.update_sizes)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yield one result for each client whose upload arrives in time and is accepted.
-
-        All uploads arrive before the first result is yielded, because each is compared with the others. Raises
-        `ClientError` if more than `max_failures` clients fail, `FederationError` if fewer than `min_clients` remain."""
+        """Yield the results of clients whose uploads are accepted, all of which are compared before the first one.
+        Raises `ClientError` if more than `max_failures` clients fail, `FederationError` if too few remain."""
         requested = {job.ctx.client: job for job in jobs}
         if not requested:
             return
@@ -97,7 +95,8 @@ class RemoteEngine(Engine):
 
         limit = BYTES_PER_CHARACTER * (self._replies.test_limit - MAX_FACTS)
         results = self._exchanged(requested, limit, "the test", read)
-        self._refuse_large_tests(requested, {client: result.tested for client, result in results.items()}, results)
+        totals = {client: next(iter(result.tested.values())).total for client, result in results.items()}
+        self._refuse_large_shares(requested, totals, "the test", results)
         self._require_enough(requested, len(results))
         main = self._worker.evaluator_for(next(iter(requested.values())).protocol).names[0]
         tested = {client: result.tested[main] for client, result in results.items() if main in result.tested}
@@ -123,12 +122,13 @@ class RemoteEngine(Engine):
 
         limit = BYTES_PER_CHARACTER * (facts_limit(evaluator, len(names)) - MAX_FACTS)
         results = self._exchanged(requested, limit, "the test", read)
-        self._refuse_large_tests(requested, {**results}, results)
+        totals = {client: next(iter(tested.values())).total for client, tested in results.items()}
+        self._refuse_large_shares(requested, totals, "the test", results)
         yield from ((newcomer, results[client]) for client, newcomer in newcomers.items() if client in results)
 
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
-        """`aggregate` `uploads`, by client, and test the new state; the largest upload is dropped until it is valid.
-        Returns the new state and its uploads; `FederationError` if `min_clients` uploads do not give a valid one."""
+        """Return the new state and its uploads, by client: the largest one is dropped until the state is valid. Raises
+        `FederationError` if `min_clients` uploads give no valid one."""
         accepted, minimum = dict(uploads), min(self._config.min_clients, len(uploads))
         while True:
             after = aggregate(accepted)
@@ -156,15 +156,12 @@ class RemoteEngine(Engine):
             f"test samples repeat training data, as those of one person do, at clients {client_list(leaking)}; their "
             "logs have counts, and `group` in a node's data file keeps persons together"
         )
-        leaks = [Diagnostic("flower.leaks", text, float(len(leaking)))] if leaking else []
-        unlike = [
-            Diagnostic(f"flower.unlike/{client}", self._scores.sentence(client), self._scores.deviation(client)[0])
-            for client in sorted(self._outliers)
-        ]
-        return [*leaks, *unlike] + [
-            Diagnostic(f"flower.absent/{client}", f"client {client} never took part: {reason}", float(client))
-            for client, reason in self._registry.absence_reasons().items()
-        ]
+        notes = [("leaks", text, float(len(leaking)))] if leaking else []
+        for k in sorted(self._outliers):
+            notes.append((f"unlike/{k}", self._scores.sentence(k), self._scores.deviation(k)[0]))
+        for k, reason in self._registry.absence_reasons().items():
+            notes.append((f"absent/{k}", f"client {k} never took part: {reason}", float(k)))
+        return [Diagnostic(f"flower.{code}", text, figure) for code, text, figure in notes]
 
     def update_sizes(self) -> None:
         """Take the numbers of samples from the registry, if only the nodes know them. Rounds do so at every poll."""
@@ -221,12 +218,6 @@ class RemoteEngine(Engine):
                 del results[client]
         return {*refused}
 
-    def _refuse_large_tests(
-        self, jobs: Mapping[int, AnyJob], tested: Mapping[int, Mapping[str, MetricStates]], results: dict[int, Any]
-    ) -> None:
-        totals = {client: next(iter(states.values())).total for client, states in tested.items()}
-        self._refuse_large_shares(jobs, totals, "the test", results)
-
     def _bound_uploads(
         self, requested: Mapping[int, Job], results: dict[int, JobResult], samples: Mapping[int, int]
     ) -> None:
@@ -237,16 +228,15 @@ class RemoteEngine(Engine):
             sends, upload = self._uploads.method_of(job).spec.sends, self._uploads.unpacked(result.upload, job)
             self._norms[client] = list(upload_norms(upload, job.payload, sends, job.ctx.task.roles))
             unit_vectors[client] = directions(upload, job.payload, sends)
-            tested = correct_share(
-                self._worker.net_of_client(client).net, job.ctx.task.init, upload, sends, self._tests
-            )
+            net = self._worker.net_of_client(client).net
+            tested = correct_share(net, job.ctx.task.init, upload, sends, self._tests)
             shares |= {} if tested is None else {client: tested}
         if not results:
             return
         (first_job, *_) = requested.values()
         sends, rehearsed = self._uploads.method_of(first_job).spec.sends, self._uploads.rehearsed_norms(first_job)
-        max_ratio = self._config.max_ratio
-        judged = self._references.judge(self._norms, samples, sends, max_ratio or math.inf, rehearsed)
+        max_ratio = self._config.max_ratio or math.inf
+        judged = self._references.judge(self._norms, samples, sends, max_ratio, rehearsed)
         refused = [client for client, (excess, _) in judged.items() if excess > 1]
         for client in refused:
             self._refuse(requested[client], "the upload", MessageError(judged[client][1]))

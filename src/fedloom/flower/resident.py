@@ -41,9 +41,8 @@ class _Node(NamedTuple):
 
 
 def client_app(config: Path) -> Any:
-    """Return a `ClientApp` for the config file `config`.
-    Keys of the node's Flower config: `partition-id`, its client; `state`, the folder of private states; `data`, the
-    file that names its data."""
+    """Return a `ClientApp` for the config file `config`. Keys of the node's Flower config: `partition-id`, its client;
+    `state`, the folder of private states; `data`, the file that names its data."""
     require_flower()
     from flwr.app import Message as FlowerMessage
     from flwr.clientapp import ClientApp

@@ -20,9 +20,8 @@ _MIN_CHUNK_BYTES = 1 << 16  # of every chunk of a body but the last
 
 
 class Transport(Protocol):
-    """Carries messages between the server and its nodes.
-    poll_seconds: pause between two polls for replies. reply_limit: bytes that a reply may have; a longer one is not
-    read. in_process: nodes run in this process, so no others can join, and one that cannot join ends the run.
+    """Carries messages between the server and its nodes. poll_seconds: between two polls. reply_limit: bytes
+    beyond which a reply is not read. in_process: nodes run in this process, so one that cannot join ends the run.
     resident: whether nodes that work answer with their progress, as those of a network do."""
 
     poll_seconds: float
@@ -133,12 +132,10 @@ class ReplyBound:
         if not content:
             return  # not there yet; Flower asks again
         kind, children, length = get_object_head_values_from_object_content(content)
+        ids = json.loads(content[len(content) - length :])["arraychunk_ids"] if kind == "Array" else ()
         with self._lock:
             self._lengths[name] = length
-        if kind == "Array":
-            chunks = [children[index] for index in json.loads(content[len(content) - length :])["arraychunk_ids"]]
-            with self._lock:
-                self._chunks += chunks
+            self._chunks += [children[index] for index in ids]
 
     def _check(self, response: Any) -> None:
         """Count a response before its body is read."""

@@ -131,9 +131,8 @@ class ServeRequest(Request, extra="forbid"):
 
 
 class JoinReply(_MessageFacts):
-    """The facts of a node that joins. token: of its disk. moments: if nodes pool them. clock: in seconds since 1970.
-    leaks: whether its test samples repeat persons, or nearly equal samples, of its training data. unreadable: samples
-    that it leaves out. labels: its samples of each class, if `flower.compare` says so; below five, 0."""
+    """The facts of a node that joins. token: of its disk. clock: in seconds since 1970. leaks: whether test samples
+    repeat training data. unreadable: samples left out. labels: samples of each class, if compared; below five, 0."""
 
     kind: Literal["joined"] = "joined"
     client: Count
