@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from jinja2 import StrictUndefined, Template
 
 from fedloom.core.errors import ConfigError, DataError, printable, suggest_name
 from fedloom.core.files import expand_home
@@ -33,8 +34,6 @@ from fedloom.runs.setup import Setup
 _ROWS_OF_CLIENT = 50
 _MAX_CLIENTS = 10
 _ALL_TAKE_PART = 20  # with more clients, some of them take part in a round
-_LARGE_SET = 20_000
-_RARE = 0.5  # of the share that a class has if all are equally large
 _WIDTH = 100  # of comments
 
 
@@ -49,24 +48,8 @@ class FirstConfig:
     findings: Sequence[DataFinding]
 
     def text(self, file: str) -> str:
-        name, data = printable(shlex.quote(file)), self.scenario.train_set
-        kind = "labels" if data.multi else "classes"
-        head = (
-            f"A first config for your data, written by fedloom init: {len(data):,} training samples of "
-            f"{data.num_classes} {kind}. Comments say why each value was chosen; change what you know better."
-        )
-        commands = (
-            f"fedloom inspect {name}    # who holds what, before any training",
-            f"fedloom run {name}",
-            f"fedloom compare {name} --methods fedavg,fedprox,scaffold --seeds 3",
-        )
-        lines = [*_comment(head, ""), *(f"#   {command}" for command in commands)]
-        for section, keys in self.sections.items():
-            indent = "  " if section else ""
-            lines += ["", *([f"{section}:"] if section else [])]
-            for key, (value, reason) in keys.items():
-                lines += [*_comment(reason, indent), f"{indent}{key}: {_yaml(value)}"]
-        return "\n".join(lines) + "\n"
+        values = {"name": printable(shlex.quote(file)), "data": self.scenario.train_set, "sections": self.sections}
+        return _rendered("first_config.txt", comment=_comment, yaml=_yaml, **values)
 
 
 def first_config(data: str, label: str | None = None, owner: str | None = None, ask: Ask | None = None) -> FirstConfig:
@@ -99,13 +82,18 @@ def _values(sections: Mapping[str, Keys]) -> dict[str, Any]:
     return plain.pop("", {}) | plain
 
 
-def _comment(text: str, indent: str) -> list[str]:
-    return [f"{indent}# {line}" for line in textwrap.wrap(printable(text), _WIDTH, break_long_words=False)]
+def _comment(text: str, indent: str = "") -> str:
+    return textwrap.indent("\n".join(textwrap.wrap(printable(text), _WIDTH, break_long_words=False)), f"{indent}# ")
 
 
 def _yaml(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=2**20)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _rendered(template: str, **values: Any) -> str:
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    return Template(text, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True).render(values)
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -169,59 +157,15 @@ def _partitions(splits: Splits) -> list[Keys]:
 
 def _settings(splits: Splits, clients: int, smallest_client: int) -> dict[str, Keys]:
     """Return the keys of model, training and evaluation for so many clients; smallest_client: its training samples."""
-    share = 1.0 if clients <= _ALL_TAKE_PART else max(0.01, round(_MAX_CLIENTS / clients, 2))
-    whom = "all clients in every round" if share == 1 else f"{clients:,} clients: some in a round"
-    batch = 32 if smallest_client >= 32 else 16 if smallest_client >= 16 else 8
-    optimizer: tuple[dict[str, Any], str] = {"name": "sgd", "lr": 0.05, "momentum": 0.9}, "lower lr if the loss rises"
-    if splits.train.x.dtype == torch.int64:
-        optimizer = {"name": "adam", "lr": 0.001}, "texts train better with Adam"
-    local, tested = ("local", "each owner's own") if splits.owner_count >= 2 else ("global", "all")
-    metrics, why = [], "balanced accuracy and macro F1 are recorded anyway; add auroc, brier and others here"
-    counts, rows = _class_counts(splits), len(splits.train)
-    if splits.train.multi:
-        metrics, why = (
-            ["auroc"],
-            "of each label, over the samples that record it; add average_precision and others here",
-        )
-    elif min(counts) * len(counts) < _RARE * rows:  # accuracy says little about this class
-        rarest = splits.train.classes[counts.index(min(counts))]
-        rare = f"class {rarest} is rare ({100 * min(counts) / rows:.1f} % of the training samples)"
-        metrics, why = ["auroc"], f"{rare}: accuracy hides it; balanced accuracy and macro F1 are recorded anyway"
-    why_protocol = f"the server's model on {tested} test samples; personal methods need personal/local"
-    return {
-        "": {
-            "method": ("fedavg", "begin with the plain method; compare others with `fedloom compare`"),
-            "model": _model(splits),
-            "rounds": (30, "look at the curve in the report: train on while it rises"),
-            "participation": (share, whom),
-            "local_epochs": (2, "passes over a client's data in a round; more save traffic, and drift further"),
-            "batch_size": (batch, "" if batch == 32 else f"the smallest client has {smallest_client} samples"),
-            "optimizer": optimizer,
-            "seed": (0, "repeat with other seeds before you believe a difference"),
-        },
-        "evaluation": {
-            "protocol": (f"global/{local}", why_protocol),
-            "select": ("last", "the last round's test; best_val needs scenario.val above 0"),
-            "metrics": (metrics, why),
-        },
-    }
-
-
-def _model(splits: Splits) -> tuple[str, str]:
-    """Return the network for this kind and size of input, and why."""
-    own, shape = "docs/how-to/own-model.md says how to take your own", splits.train.input_shape
-    if splits.train.x.dtype == torch.int64:
-        return "bilstm", f"texts: a small recurrent network; {own}"
-    if len(shape) != 3:
-        what = "rows of numbers" if len(shape) == 1 else "volumes, for which no built-in net has convolutions"
-        return "mlp", f"{what}: one hidden layer of 200; logistic is simpler; {own}"
-    side = min(shape[1:])
-    if side < 16:  # the least that lenet5 takes
-        return "digits-cnn", f"pictures of {side} pixels: two small convolutions"
-    if side <= 32 and len(splits.train) < _LARGE_SET and splits.train.num_classes <= 20:
-        why = "small pictures, few samples and classes: LeNet-5 trains in seconds; resnet8 is stronger"
-        return "lenet5", f"{why}; {own}"
-    return "resnet8", f"pictures of {side} pixels: a small ResNet; lenet5 is quicker; {own}"
+    data, counts, side = splits.train, _class_counts(splits), min(splits.train.input_shape[1:], default=0)
+    values: dict[str, Any] = {"clients": clients, "smallest_client": smallest_client, "samples": len(data)}
+    values |= {"share": 1.0 if clients <= _ALL_TAKE_PART else max(0.01, round(_MAX_CLIENTS / clients, 2))}
+    values |= {"batch": 32 if smallest_client >= 32 else 16 if smallest_client >= 16 else 8}
+    values |= {"is_text": data.x.dtype == torch.int64, "shape": data.input_shape, "side": side, "multi": data.multi}
+    values |= {"owned": splits.owner_count >= 2, "classes": data.num_classes}
+    values |= {"fewest": min(counts), "rarest": data.classes[counts.index(min(counts))]}
+    sections = yaml.safe_load(_rendered("first_settings.yaml", **values))
+    return {name: {key: (value, why) for key, (value, why) in keys.items()} for name, keys in sections.items()}
 
 
 # -- the source of a user's data ---------------------------------------------------------------------------------------
