@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from importlib.resources import files
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -22,6 +21,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from fedloom.core.errors import StoppedError, printable
+from fedloom.core.text import render_template
 
 _RECORDED_COLUMNS = 90
 _STYLE = "white-space:pre;overflow-x:auto;line-height:normal;font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace"
@@ -66,14 +66,10 @@ def print_table(console: Console, table: Table, wraps: bool = False) -> None:
         console.print()
 
 
-def print_template(console: Console, package: str, name: str, wraps: bool, **values: object) -> None:
+def print_template(console: Console, package: str, name: str, /, wraps: bool, **values: object) -> None:
     """Print a text from the folder `templates` of a package, whose values are plain text, and wrap its lines or not."""
-    from jinja2 import Environment, StrictUndefined  # not needed by most commands
-
-    kept: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    environment = Environment(finalize=lambda value: escape(str(value)), undefined=StrictUndefined, **kept)
-    text = (files(package) / "templates" / name).read_text(encoding="utf-8")
-    console.print(environment.from_string(text).render(values), end="", soft_wrap=not wraps)
+    text = render_template(package, name, lambda value: escape(str(value)), **values)
+    console.print(text, end="", soft_wrap=not wraps)
 
 
 def recorded(print_on: Callable[[Console], None]) -> dict[str, str]:

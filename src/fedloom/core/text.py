@@ -3,7 +3,8 @@
 Shares in [0, 1] are stored as such and printed in percent; all other measures are printed as they are stored."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 ALPHA = 0.05  # chance of a false word in a family of comparisons
@@ -21,6 +22,17 @@ def split_names(names: str | Iterable[str]) -> tuple[str, ...]:
     """
     parts = names.split(",") if isinstance(names, str) else names
     return tuple(name.strip() for name in parts if name.strip())
+
+
+def render_template(package: str, name: str, in_text: Callable[[Any], Any] | None = None, /, **values: object) -> str:
+    """Render a template from a package's folder `templates`, its values through `in_text`, which may escape them.
+    Raises `jinja2.UndefinedError` for a value that is missing."""
+    from jinja2 import Environment, StrictUndefined  # not needed by most commands
+
+    kept: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    environment = Environment(finalize=in_text, undefined=StrictUndefined, **kept)
+    text = (files(package) / "templates" / name).read_text(encoding="utf-8")
+    return environment.from_string(text).render(values)
 
 
 def percent(share: float) -> str:

@@ -6,16 +6,13 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, StrictUndefined
-
 from fedloom.core.errors import ConfigError, RunFolderError, printable
 from fedloom.core.files import expand_home, refuse_unwritable, write_atomic
-from fedloom.core.text import counted, listed
+from fedloom.core.text import counted, listed, render_template
 from fedloom.data.scenario import client_samples
 from fedloom.results.fairness import fairness
 from fedloom.results.group import client_accuracies
@@ -48,11 +45,7 @@ def model_card(metadata: ExportMetadata, parameters: int, run: RunData | None, v
 
 def render_markdown(template: str, **values: object) -> str:
     """Render a page of `templates`, values escaped for Markdown. Raises `jinja2.UndefinedError` if one is missing."""
-    environment = Environment(
-        finalize=_escaped, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    text = (files("fedloom.results") / "templates" / template).read_text(encoding="utf-8")
-    return environment.from_string(text).render(values)
+    return render_template("fedloom.results", template, _escaped, **values)
 
 
 def _escaped(value: object) -> str:

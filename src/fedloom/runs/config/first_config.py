@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from jinja2 import StrictUndefined, Template
 
 from fedloom.core.errors import ConfigError, DataError, printable, suggest_name
 from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
+from fedloom.core.text import render_template
 from fedloom.data import Scenario
 from fedloom.data.dataset import multi_label_rows
 from fedloom.data.findings import DataFinding
@@ -35,6 +35,7 @@ _ROWS_OF_CLIENT = 50
 _MAX_CLIENTS = 10
 _ALL_TAKE_PART = 20  # with more clients, some of them take part in a round
 _WIDTH = 100  # of comments
+_PACKAGE = "fedloom.runs.config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class FirstConfig:
 
     def text(self, file: str) -> str:
         values = {"name": printable(shlex.quote(file)), "data": self.scenario.train_set, "sections": self.sections}
-        return _rendered("first_config.txt", comment=_comment, yaml=_yaml, **values)
+        return render_template(_PACKAGE, "first_config.txt", comment=_comment, yaml=_yaml, **values)
 
 
 def first_config(data: str, label: str | None = None, owner: str | None = None, ask: Ask | None = None) -> FirstConfig:
@@ -91,11 +92,6 @@ def _yaml(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _rendered(template: str, **values: Any) -> str:
-    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
-    return Template(text, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True).render(values)
-
-
 # -- settings ----------------------------------------------------------------------------------------------------------
 def _refuse_single_class(splits: Splits, name: str) -> None:
     classes = splits.train.classes
@@ -133,26 +129,17 @@ def _scenario(keys: Keys, splits: Splits) -> Scenario:
 
 def _partitions(splits: Splits) -> list[Keys]:
     """Return the keys of partitions, the best first; a later one is for data that an earlier one cannot deal."""
-    rows, domains = len(splits.train), 0 if splits.domains_are_owners else len(splits.train.domains)
-    if (owners := splits.owner_count) >= 2:
-        reason = f"each of the {owners:,} owners is a client, as in the federation that you simulate"
-        return [{"partition": ("natural", reason)}]
-    if domains >= 2:
-        reason = f"the data come from {domains} domains: each client sees one"
-        return [{"partition": ("domains", reason), "clients": (domains, "one for each domain")}]
-    count = max(2, min(_MAX_CLIENTS, rows // _ROWS_OF_CLIENT))
-    clients = count, f"{rows:,} training samples, about {rows // count:,} each"
-    few = "no owners are known, and a class has too few samples for unequal mixes: equal shares at random"
-    if splits.train.multi:
-        return [{"partition": ("iid", "samples have several labels, and no owners are known"), "clients": clients}]
+    data, count = splits.train, max(2, min(_MAX_CLIENTS, len(splits.train) // _ROWS_OF_CLIENT))
+    values: dict[str, Any] = {"owners": splits.owner_count, "samples": len(data), "count": count, "multi": data.multi}
+    domains = 0 if splits.domains_are_owners else len(data.domains)
     return [
-        {
-            "partition": ("dirichlet", "no owners are known: clients get unequal mixes of the classes"),
-            "alpha": (0.5, "smaller is more unequal: 0.1 is hard, 100 nearly equal"),
-            "clients": clients,
-        },
-        {"partition": ("iid", few), "clients": clients},
+        _keys(keys)
+        for keys in yaml.safe_load(render_template(_PACKAGE, "first_partitions.yaml", domains=domains, **values))
     ]
+
+
+def _keys(keys: Mapping[str, Sequence[Any]]) -> Keys:
+    return {key: (value, why) for key, (value, why) in keys.items()}
 
 
 def _settings(splits: Splits, clients: int, smallest_client: int) -> dict[str, Keys]:
@@ -164,8 +151,8 @@ def _settings(splits: Splits, clients: int, smallest_client: int) -> dict[str, K
     values |= {"is_text": data.x.dtype == torch.int64, "shape": data.input_shape, "side": side, "multi": data.multi}
     values |= {"owned": splits.owner_count >= 2, "classes": data.num_classes}
     values |= {"fewest": min(counts), "rarest": data.classes[counts.index(min(counts))]}
-    sections = yaml.safe_load(_rendered("first_settings.yaml", **values))
-    return {name: {key: (value, why) for key, (value, why) in keys.items()} for name, keys in sections.items()}
+    sections = yaml.safe_load(render_template(_PACKAGE, "first_settings.yaml", **values))
+    return {name: _keys(keys) for name, keys in sections.items()}
 
 
 # -- the source of a user's data ---------------------------------------------------------------------------------------
