@@ -51,12 +51,18 @@ def merge(earlier: Sequence[Measurement], later: Sequence[Measurement], allow_mi
             names = " and ".join(setting or "the paper's own" for setting in sorted(settings))
             raise ValueError(f"values of different settings: {names}; keep them in files of their own")
     # An empty later value, e.g. a gain whose baseline was not run, does not replace an earlier number.
-    with_numbers = {measurement.key for measurement in earlier if measurement.ours is not None}
-    new = [measurement for measurement in later if measurement.ours is not None or measurement.key not in with_numbers]
-    merged = list({measurement.key: measurement for measurement in (*earlier, *new)}.values())
+    with_numbers = {_key(measurement) for measurement in earlier if measurement.ours is not None}
+    new = [
+        measurement for measurement in later if measurement.ours is not None or _key(measurement) not in with_numbers
+    ]
+    merged = list({_key(measurement): measurement for measurement in (*earlier, *new)}.values())
     if not allow_mixed:
         refuse_mixed({f"{m.column}/{m.row}/seed{m.seed}": version_in(m.machine) for m in merged})
     return merged
+
+
+def _key(measurement: Measurement) -> tuple[str, str, str, str | None, int]:
+    return measurement.column, measurement.row, measurement.metric, measurement.domain, measurement.seed
 
 
 def version_in(machine: str) -> str | None:
