@@ -63,7 +63,8 @@ def arguments(function: Function) -> list[str]:
 def is_command(function: Function) -> bool:
     """Whether the command line describes the arguments, in the help of its options."""
     decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
-    return "typer." in ast.unparse(function.args) or any(".command" in text for text in decorators)
+    signature = ast.unparse(function.args)  # the texts of some commands are in help.toml alone, and all take --json
+    return "typer." in signature or "AsJson" in signature or any(".command" in text for text in decorators)
 
 
 def is_overload(function: Function) -> bool:
