@@ -67,7 +67,8 @@ def print_table(console: Console, table: Table, wraps: bool = False) -> None:
 
 
 def print_template(console: Console, package: str, name: str, /, wraps: bool, **values: object) -> None:
-    """Print a text from the folder `templates` of a package, whose values are plain text, and wrap its lines or not."""
+    """Print the template `name` of a package on a console, as `render_template` does, with plain text in its values.
+    wraps: whether lines are wrapped at the console's width."""
     text = render_template(package, name, lambda value: escape(str(value)), **values)
     console.print(text, end="", soft_wrap=not wraps)
 

@@ -25,7 +25,7 @@ def split_names(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def render_template(package: str, name: str, in_text: Callable[[Any], Any] | None = None, /, **values: object) -> str:
-    """Render a template from a package's folder `templates`, its values through `in_text`, which may escape them.
+    """Render the template `name` in a package's folder `templates`. in_text: how values become text, e.g. escaped.
     Raises `jinja2.UndefinedError` for a value that is missing."""
     from jinja2 import Environment, StrictUndefined  # not needed by most commands
 
