@@ -12,7 +12,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.flower import message
 from fedloom.flower import up as module
 from fedloom.flower.apps import export
-from fedloom.flower.findings import disk_finding, kept_checkpoints
+from fedloom.flower.findings import kept_checkpoints, require_space
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.preflight import check_node, check_server, requirements, sizes_of, version_findings
 from fedloom.flower.up import LocalFederation
@@ -98,7 +98,8 @@ def test_a_folder_that_is_a_file_or_closed_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     run = tmp_path / "file" / "run"
     says = f"{run}: {tmp_path / 'file'} is a file, need a folder; name another one"
-    assert errors([disk_finding(run, 1, "checkpoints")]) == {"disk": says}
+    with pytest.raises(ConfigError, match=f"^{re.escape(says)}$"):
+        require_space(run, 1, "checkpoints")
 
 
 @pytest.mark.parametrize("keep", [3, 5])

@@ -117,11 +117,10 @@ def admit(
 
 def _print_status(snapshot: "Status", certificates: list[str], failure: "Failure | None") -> None:
     from fedloom.cli.terminal import print_grid
-    from fedloom.flower.watch import client_table, error_lines, round_table, status_lines
+    from fedloom.flower.watch import client_table, round_table, status_lines
 
     head = f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}"
-    lines = [*status_lines(snapshot, time.time()), *error_lines(snapshot, failure), *certificates]
-    shared.print_lines(head, *(f"  {line}" for line in lines))
+    shared.print_lines(head, *(f"  {line}" for line in [*status_lines(snapshot, failure), *certificates]))
     for columns, rows in (round_table(snapshot, _ROUNDS), client_table(snapshot)):
         if rows:
             print_grid(console_of(False), columns, rows)
@@ -151,15 +150,14 @@ def server(
         raise ConfigError("name the server with --host, as its nodes do, e.g. --host server.example.org")
     if config is not None and app is None:
         raise ConfigError(f"--config {config}: name the app that should contain this config")
-    app_config, findings = None if app is None else preflight.read_app_or_explain(app), list[Finding]()
-    if isinstance(app_config, Finding):
-        _print_findings([app_config], as_json)
-        return
-    if app is not None and app_config is not None:
+    app_config, findings = None, list[Finding]()
+    if app is not None:
         expected = None if config is None else preflight.read_app(config).fingerprint()
-        findings = preflight.fingerprint_findings(app, app_config, expected, f"{config} is")
-    folder = None if insecure else keys
-    findings += preflight.check_server(app_config, keys=folder, hosts=host or [], port=port, out=out)
+        app_config, finding = preflight.check_app(app, expected, f"{config} is")
+        findings.append(finding)
+    if app is None or app_config is not None:
+        folder = None if insecure else keys
+        findings += preflight.check_server(app_config, keys=folder, hosts=host or [], port=port, out=out)
     _print_findings(findings, as_json, preflight.requirements(app_config))
 
 

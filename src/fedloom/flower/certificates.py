@@ -2,7 +2,9 @@
 ca.crt and ca.key sign; server.crt and server.key are the server's; node-000000 and node-000000.pub are a node's. A
 federation that has its own certificate authority only needs the nodes' keys."""
 
+import contextlib
 import ipaddress
+import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,6 +24,7 @@ from fedloom.flower.findings import Finding, mode_findings, read_or_explain
 
 LOOPBACK = "127.0.0.1"  # where the SuperLink's own processes on the server connect to
 _DAYS = 365
+_TIMEOUT = 10.0  # seconds
 _WARNING_PERIOD = timedelta(days=30)
 _RENEWAL_ADVICE = "delete the folder's .crt files, and `fedloom flower keys` makes new ones"
 _GET_AUTHORITY = "get ca.crt from the server's administrator"
@@ -191,13 +194,32 @@ def client_context(authority: Path) -> ssl.SSLContext:
     return context
 
 
-def explain_refusal(problem: ssl.SSLError, address: str, authority: Path, names: Sequence[str]) -> str:
-    """Explain why a node cannot trust the server at an `address`, whose certificate is for `names`."""
-    host = address.rpartition(":")[0].strip("[]")
-    if isinstance(problem, ssl.SSLCertVerificationError):
-        advice = "call the server as its certificate does, or ask its administrator for a certificate for this name"
-        return _explain(problem, f"the certificate of {address}", host, names, authority, advice)
-    return f"{address} speaks no TLS ({problem.reason}); is the SuperLink started with its certificate?"
+def explain_refusal(problem: ssl.SSLError, address: str, host: str, port: int, authority: Path) -> str:
+    """Explain why a node cannot trust the server at an `address`."""
+    if not isinstance(problem, ssl.SSLCertVerificationError):
+        return f"{address} speaks no TLS ({problem.reason}); is the SuperLink started with its certificate?"
+    context, names = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), list[str]()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only to tell what the certificate claims
+    with (
+        contextlib.suppress(OSError, ValueError),
+        socket.create_connection((host, port), _TIMEOUT) as plain,
+        context.wrap_socket(plain) as connection,
+    ):
+        names = hosts_of(_shown_by(connection))
+    advice = "call the server as its certificate does, or ask its administrator for a certificate for this name"
+    return _explain(problem, f"the certificate of {address}", host, names, authority, advice)
+
+
+def _shown_by(connection: Any) -> x509.Certificate:
+    return x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"")
+
+
+def peer_findings(connection: Any, address: str, now: datetime) -> Sequence[Finding]:
+    """Check the dates of the certificate that the server at an `address` shows."""
+    certificate, advice = _shown_by(connection), "ask the server's administrator for a new one"
+    valid = f"that of {address} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
+    findings = [*date_findings(f"the certificate of {address}", certificate, now, advice)]
+    return findings or [Finding("certificate", "ok", valid)]
 
 
 def key_findings(key: Path) -> list[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedloom.core.errors import ConfigError, printable
+from fedloom.core.errors import ConfigError, FedloomError, printable
 from fedloom.core.files import read_file, refuse_unwritable
 from fedloom.core.records import Record, wire_size
 from fedloom.core.text import bytes_text, seconds_text
@@ -61,8 +61,16 @@ def mode_findings(file: Path) -> Iterator[Finding]:
         yield Finding("key", "warning", text)
 
 
-def require_free(port: int, host: str = "127.0.0.1") -> None:
-    """Raise `ConfigError` if the port is in use."""
+def finding_of(subject: str, check: Callable[[], str]) -> Finding:
+    """Make one check, which returns what is fine, or raises an error that says what is not."""
+    try:
+        return Finding(subject, "ok", check())
+    except (FedloomError, OSError) as problem:
+        return Finding(subject, "error", str(problem))
+
+
+def require_free(port: int, host: str = "127.0.0.1") -> str:
+    """Return that a port is free. Raises `ConfigError` if it is in use."""
     with socket.socket() as sock:
         # Otherwise the port of a server that has just ended looks used while its connections are in TIME_WAIT.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -70,32 +78,23 @@ def require_free(port: int, host: str = "127.0.0.1") -> None:
             sock.bind((host, port))
         except OSError as error:
             raise ConfigError(f"port {port} cannot be used ({error.strerror}); name another with --port") from None
+    return f"{port} is free"
 
 
-def port_finding(host: str, port: int) -> Finding:
-    """Check that a port is free."""
-    try:
-        require_free(port, host)
-    except ConfigError as problem:
-        return Finding("port", "error", str(problem))
-    return Finding("port", "ok", f"{port} is free")
-
-
-def disk_finding(folder: Path, needed: int, purpose: str) -> Finding:
-    """Check that `needed` bytes for a `purpose` can be written to a `folder`, which may not exist yet."""
+def require_space(folder: Path, needed: int, purpose: str) -> str:
+    """Return how much space a `folder`, which may not exist yet, has for a `purpose`. Raises `ConfigError` if it cannot
+    be written, or has less than the `needed` bytes."""
     try:
         refuse_unwritable(folder / "file")
     except NotADirectoryError as problem:
-        text = f"{folder}: {problem.filename} is a file, need a folder; name another one"
-        return Finding("disk", "error", text)
+        raise ConfigError(f"{folder}: {problem.filename} is a file, need a folder; name another one") from None
     except OSError as problem:
-        text = f"{folder} cannot be written ({problem.strerror}); name a folder of this user"
-        return Finding("disk", "error", text)
+        raise ConfigError(f"{folder} cannot be written ({problem.strerror}); name a folder of this user") from None
     free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
     text = f"{folder} has {bytes_text(free)} free, and {purpose} need about {bytes_text(needed)}"
-    if free >= needed:
-        return Finding("disk", "ok", text)
-    return Finding("disk", "error", f"{text}; free space, or name a folder on another disk")
+    if free < needed:
+        raise ConfigError(f"{text}; free space, or name a folder on another disk")
+    return text
 
 
 def kept_checkpoints(rounds: int, keep: int) -> int:

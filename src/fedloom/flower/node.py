@@ -24,7 +24,7 @@ from fedloom.evaluation import MetricStates
 from fedloom.evaluation.intervals import with_group_sums
 from fedloom.evaluation.plain_states import states_from_plain
 from fedloom.flower import node_data, wire
-from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
+from fedloom.flower.findings import require_space, stored_bytes
 from fedloom.flower.status import log
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, Reply, Request
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
@@ -210,7 +210,7 @@ class Node:
         request = wire.read(message, JoinRequest)
         self._require_samples()
         state = self._setup.method.client_init(self._context(1))
-        refuse_errors([disk_finding(self._folder, stored_bytes(self.config, state), "private states")])
+        require_space(self._folder, stored_bytes(self.config, state), "private states")
         facts: dict[str, Any] = {"token": StateStore(self._folder, request.run, self.client).token()}
         facts |= self._own_data[1] if self._data is not None else {}
         facts |= {"classes": self.scenario.class_names, "samples": len(self.indices), "clock": time.time()}

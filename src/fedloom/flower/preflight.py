@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,15 @@ from fedloom.core.errors import ConfigError, FedloomError, short_repr
 from fedloom.core.files import parse_json
 from fedloom.flower.apps import CONFIG
 from fedloom.flower.bindings import public_keys
-from fedloom.flower.findings import Finding, clock_finding, disk_finding, port_finding, read_or_explain, stored_bytes
+from fedloom.flower.findings import (
+    Finding,
+    clock_finding,
+    finding_of,
+    read_or_explain,
+    require_free,
+    require_space,
+    stored_bytes,
+)
 from fedloom.flower.message import require_flower
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import count_nodes, node_source
@@ -32,7 +41,6 @@ from fedloom.runs.setup import Setup
 _SERVER_REPORT = "the output of `fedloom flower check server --json`"
 _TIMEOUT = 10.0  # seconds
 _DATE_RESOLUTION = 1.0  # seconds
-_MAX_HEADER = 1 << 16
 
 
 def check_server(
@@ -50,13 +58,15 @@ def check_server(
     must be free at the address `listen`; None skips this check. out: the run's folder."""
     findings = version_findings()
     if keys is not None:
-        from fedloom.flower.certificates import server_certificate_findings
+        from fedloom.flower import certificates
 
-        findings += server_certificate_findings(keys, hosts)
-        findings += _public_key_findings(keys, 0 if config is None else count_nodes(config))
+        findings += certificates.server_certificate_findings(keys, hosts)
+        if any(keys.glob("node-*.pub")):
+            clients = 0 if config is None else count_nodes(config)
+            findings.append(finding_of("key", lambda: _check_public_keys(keys, clients)))
     if port is not None:
-        findings.append(port_finding(listen, port))
-    return findings if config is None else [*findings, _state_finding(config, out, "checkpoints")]
+        findings.append(finding_of("port", lambda: require_free(port, listen)))
+    return findings if config is None else [*findings, _disk_finding(config, out, "checkpoints")]
 
 
 def check_node(
@@ -83,21 +93,18 @@ def check_node(
             findings.append(Finding("versions", "error", str(problem)))
     findings += version_findings(required)
     if key is not None:
-        from fedloom.flower.certificates import key_findings
+        from fedloom.flower import certificates
 
-        findings += key_findings(key)
+        findings += certificates.key_findings(key)
     if port is not None:
-        findings.append(port_finding("127.0.0.1", port))
+        findings.append(finding_of("port", lambda: require_free(port)))
     if app is not None:
-        config = read_app_or_explain(app)
-        if isinstance(config, Finding):
-            findings.append(config)
-        else:
-            findings += fingerprint_findings(app, config, required.get("fingerprint"), "the server's is")
-            if data is not None:
-                findings.append(_data_finding(config, client, data))
-            if state is not None:
-                findings.append(_state_finding(config, state, "private states"))
+        config, finding = check_app(app, required.get("fingerprint"), "the server's is")
+        findings.append(finding)
+        if config is not None and data is not None:
+            findings.append(finding_of("data", lambda: _check_data(config, client, data)))
+        if config is not None and state is not None:
+            findings.append(_disk_finding(config, state, "private states"))
     return [*findings, *connection_findings(address, authority)]
 
 
@@ -142,41 +149,36 @@ def read_app(path: Path) -> RunConfig:
     return parse(load(path / CONFIG if (path / CONFIG).is_file() else path))
 
 
-def read_app_or_explain(path: Path) -> RunConfig | Finding:
-    """Read the config of an app; an error is a finding."""
+def check_app(app: Path, expected: str | None, origin: str) -> tuple[RunConfig | None, Finding]:
+    """Read the config of an `app`, and compare its fingerprint with the `expected` one, which is from `origin`."""
     try:
-        return read_app(path)
+        config = read_app(app)
     except (ConfigError, OSError) as problem:
         text = str(problem)
-        return Finding("config", "error", text if str(path) in text else f"{path}: {text}")
-
-
-def fingerprint_findings(app: Path, config: RunConfig, expected: str | None, origin: str) -> list[Finding]:
-    """Compare the fingerprint of an `app` and its `config` with the `expected` one, which is from `origin`."""
+        return None, Finding("config", "error", text if str(app) in text else f"{app}: {text}")
     fingerprint = config.fingerprint()
     if expected not in (None, fingerprint):
         text = f"{app} has the config {fingerprint}, and {origin} {expected}; export the app again for all machines"
-        return [Finding("config", "error", text)]
-    return [Finding("config", "ok", f"{app}: {config.method}, {config.rounds} rounds, fingerprint {fingerprint}")]
+        return config, Finding("config", "error", text)
+    text = f"{app}: {config.method}, {config.rounds} rounds, fingerprint {fingerprint}"
+    return config, Finding("config", "ok", text)
 
 
-def _data_finding(config: RunConfig, client: int, data: Path) -> Finding:
-    try:
-        node = Node(config, client, data.parent, data=data)
-        node.require_data()
-    except (FedloomError, OSError) as problem:
-        return Finding("data", "error", str(problem))
-    return Finding("data", "ok", f"{data}: {len(node.indices):,} training samples")
+def _check_data(config: RunConfig, client: int, data: Path) -> str:
+    node = Node(config, client, data.parent, data=data)
+    node.require_data()
+    return f"{data}: {len(node.indices):,} training samples"
 
 
-def _state_finding(config: RunConfig, folder: Path, purpose: str) -> Finding:
+def _disk_finding(config: RunConfig, folder: Path, purpose: str) -> Finding:
     """Check the disk for the first states. A plug-in's hook may raise anything, which must not end the check."""
     try:
         of_server, of_node = sizes_of(config)
     except Exception as problem:
         text = str(problem) if isinstance(problem, FedloomError | OSError) else f"{type(problem).__name__}: {problem}"
         return Finding("config", "error", text)
-    return disk_finding(folder, of_server if purpose == "checkpoints" else of_node, purpose)
+    needed = of_server if purpose == "checkpoints" else of_node
+    return finding_of("disk", lambda: require_space(folder, needed, purpose))
 
 
 def sizes_of(config: RunConfig) -> tuple[int, int]:
@@ -195,20 +197,14 @@ def sizes_of(config: RunConfig) -> tuple[int, int]:
     return stored_bytes(config, server), stored_bytes(config, state)
 
 
-def _public_key_findings(keys: Path, clients: int) -> list[Finding]:
-    if not any(keys.glob("node-*.pub")):
-        return []
-    try:
-        by_client = public_keys(keys)
-    except ConfigError as problem:
-        return [Finding("key", "error", str(problem))]
-    missing = [client for client in range(clients) if client not in by_client]
-    if missing:
+def _check_public_keys(keys: Path, clients: int) -> str:
+    by_client = public_keys(keys)
+    if missing := [client for client in range(clients) if client not in by_client]:
         text = f"{keys} has no node-{missing[0]:06d}.pub for client {missing[0]}"
-        return [Finding("key", "error", f"{text}; `fedloom flower keys` with --clients {clients} makes it")]
+        raise ConfigError(f"{text}; `fedloom flower keys` with --clients {clients} makes it")
     if len(set(by_client.values())) < len(by_client):
-        return [Finding("key", "error", f"{keys} has one public key for two clients; each needs a different one")]
-    return [Finding("key", "ok", f"{keys} has public keys of {len(by_client)} clients")]
+        raise ConfigError(f"{keys} has one public key for two clients; each needs a different one")
+    return f"{keys} has public keys of {len(by_client)} clients"
 
 
 def _read_report(file: Path) -> dict[str, str]:
@@ -226,47 +222,42 @@ def connection_findings(
 ) -> Iterator[Finding]:
     """Check the connection to the SuperLink at an `address` (host:port) as a node would, up to the first error.
     authority: the file of the server's ca.crt; None without TLS. clock: this machine's, in seconds since 1970."""
-    try:
-        (host, port), context = parse_address(address), None
-        if authority is not None:
-            from fedloom.flower.certificates import client_context, explain_refusal
-
-            context = client_context(authority)
-    except ConfigError as problem:
-        yield Finding("address", "error", str(problem))
-        return
-    try:
-        # Resolved first, because a wrong name and a silent server need different advice.
-        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
-    except (OSError, UnicodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "it is no host name"
-        text = f"{host} does not resolve ({reason}); correct the name, or ask who runs your DNS"
-        yield Finding("address", "error", text)
-        return
-    try:
-        connection: socket.socket = socket.create_connection((host, port), _TIMEOUT)
-    except OSError as problem:
-        text = (
-            f"{address} [{resolved}] cannot be reached ({problem.strerror or 'no answer'}); start the SuperLink there"
-        )
-        yield Finding("address", "error", f"{text}, or let a firewall pass this port")
-        return
-    yield Finding("address", "ok", f"{address} is {resolved} and answers")
+    subject, resolved = "address", None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(connection)
-        if context is not None and authority is not None:
-            try:
+        try:
+            (host, port), context = parse_address(address), None
+            if authority is not None:
+                from fedloom.flower import certificates
+
+                context = certificates.client_context(authority)
+            # Resolved first, because a wrong name and a silent server need different advice.
+            resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
+            connection: socket.socket = stack.enter_context(socket.create_connection((host, port), _TIMEOUT))
+            yield Finding(subject, "ok", f"{address} is {resolved} and answers")
+            subject = "certificate"
+            if context is not None:
                 connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
-            except ssl.SSLError as problem:
-                text = explain_refusal(problem, address, authority, _hosts_at(host, port))
-                yield Finding("certificate", "error", text)
-                return
-            except OSError as problem:
-                text = f"{address} ends the connection ({problem.strerror or 'no answer'})"
-                yield Finding("certificate", "error", text)
-                return
-            yield from _peer_findings(connection, address, datetime.fromtimestamp(clock(), UTC))
-        yield _clock_finding(connection, host, clock)
+                yield from certificates.peer_findings(connection, address, datetime.fromtimestamp(clock(), UTC))
+        except ConfigError as problem:
+            yield Finding(subject, "error", str(problem))
+            return
+        except (OSError, UnicodeError) as problem:
+            reason = getattr(problem, "strerror", None)
+            if resolved is None:
+                reason = reason or "it is no host name"
+                text = f"{host} does not resolve ({reason}); correct the name, or ask who runs your DNS"
+            elif subject == "address":
+                text = (
+                    f"{address} [{resolved}] cannot be reached ({reason or 'no answer'}); start the SuperLink there, "
+                )
+                text += "or let a firewall pass this port"
+            elif isinstance(problem, ssl.SSLError) and authority is not None:
+                text = certificates.explain_refusal(problem, address, host, port, authority)
+            else:
+                text = f"{address} ends the connection ({reason or 'no answer'})"
+            yield Finding(subject, "error", text)
+            return
+        yield _clock_finding(connection, host, port, clock)
     # Flower would use a proxy of the environment, and this check does not.
     proxy = getproxies().get("http" if authority is None else "https") or getproxies().get("all")
     if proxy and not proxy_bypass(host):
@@ -287,12 +278,16 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _clock_finding(connection: socket.socket, host: str, clock: Callable[[], float]) -> Finding:
-    sent = clock()
+def _clock_finding(connection: socket.socket, host: str, port: int, clock: Callable[[], float]) -> Finding:
+    http, sent = HTTPConnection(host, port), clock()
+    http.sock = connection
     try:
-        connection.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        server_time = _date_of(connection)
-    except (OSError, ValueError) as problem:
+        http.request("HEAD", "/", headers={"Connection": "close"})
+        date = http.getresponse().getheader("Date")
+        if date is None:
+            raise ValueError("its answer has no date")
+        server_time = parsedate_to_datetime(date).timestamp()
+    except (OSError, ValueError, HTTPException) as problem:
         return Finding("clock", "warning", f"{host} does not tell its time ({problem}); compare the clocks manually")
     received = clock()
     # The date leaves out parts of a second, and belongs to some moment between request and answer.
@@ -300,41 +295,3 @@ def _clock_finding(connection: socket.socket, host: str, clock: Callable[[], flo
     if abs(ahead) <= (received - sent + _DATE_RESOLUTION) / 2 + 1.0:
         return Finding("clock", "ok", "this machine's clock agrees with the server's")
     return clock_finding(ahead)
-
-
-def _date_of(connection: socket.socket) -> float:
-    header = b""
-    while b"\r\n\r\n" not in header and len(header) < _MAX_HEADER and (chunk := connection.recv(4096)):
-        header += chunk
-    for line in header.decode("latin-1").split("\r\n"):
-        name, _, value = line.partition(":")
-        if name.lower() == "date":
-            return parsedate_to_datetime(value.strip()).timestamp()
-    raise ValueError("its answer has no date")
-
-
-def _peer_findings(connection: Any, address: str, now: datetime) -> Iterator[Finding]:
-    from cryptography import x509
-
-    from fedloom.flower.certificates import date_findings
-
-    certificate = x509.load_der_x509_certificate(connection.getpeercert(binary_form=True))
-    advice = "ask the server's administrator for a new one"
-    findings = list(date_findings(f"the certificate of {address}", certificate, now, advice))
-    valid = f"that of {address} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
-    yield from findings or [Finding("certificate", "ok", valid)]
-
-
-def _hosts_at(host: str, port: int) -> list[str]:
-    """Return the hosts in the certificate that a server shows, without believing it."""
-    from cryptography import x509
-
-    from fedloom.flower.certificates import hosts_of
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with socket.create_connection((host, port), _TIMEOUT) as plain, context.wrap_socket(plain) as connection:
-            return hosts_of(x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b""))
-    except (OSError, ValueError):
-        return []

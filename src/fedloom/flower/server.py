@@ -18,7 +18,7 @@ from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.checks import shares_too_large
 from fedloom.flower.comparison import compare_nodes
 from fedloom.flower.exchange import facts_limit
-from fedloom.flower.findings import disk_finding, refuse_errors, stored_bytes
+from fedloom.flower.findings import require_space, stored_bytes
 from fedloom.flower.links import Links
 from fedloom.flower.logs import LogCallback
 from fedloom.flower.node_registry import NodeRegistry
@@ -47,14 +47,9 @@ def serve(
 ) -> RunData:
     """Run a config over the nodes of a transport; an unfinished run continues after its last finished round.
 
-    Args:
-        config: the config of the run.
-        transport: reaches the nodes.
-        scenario: used instead of the one that the config describes.
-        tests: the file that names the server's test data, for `source: nodes`.
-        out: the run folder; None keeps nothing on disk.
-        keys: folder with the clients' public keys; by default each client is bound to the key that it first joins with.
-        callbacks: objects that watch the run.
+    tests: the file that names the server's test data, for `source: nodes`. out: the run folder; None keeps nothing on
+    disk. keys: folder with the clients' public keys; by default each client is bound to the key that it first joins
+    with. scenario: used instead of the config's. callbacks: objects that watch the run.
 
     Raises what `fedloom.runs.run.run` raises, and `FederationError` if too few clients are online.
     """
@@ -96,7 +91,7 @@ def serve(
 
     def engine(federation: Federation, worker: Worker, note: Callable[[str], None]) -> Engine:
         if out is not None:
-            refuse_errors([disk_finding(out, stored_bytes(config, federation.server), "checkpoints")])
+            require_space(out, stored_bytes(config, federation.server), "checkpoints")
             restrict_to_owner(out)  # only the server may read its checkpoints and its list of clients
             write_atomic(out / _NAME, identity.run, private=True)
             if identity.scale is not None:

@@ -32,36 +32,9 @@ _LAST_ROUNDS = 20  # in the page
 _LINGER = 3.0  # seconds that the page of a simulation waits at its end for a browser that shows it
 
 
-def status_lines(status: Status, now: float) -> list[str]:
-    """Return what a run does `now` (seconds since 1970) in a few lines."""
-    # Negative if the folder is shared and the clock of the server's machine is ahead.
-    age, written = max(0.0, now - status.written), status.written
-    silence = ": the server has died, or a step takes long" if is_silent(status, now) else ""
-    lines = [f"last written {age:.0f} s ago, {_clock(written)}{silence}"]
-    if status.phase and status.wait is None:
-        lines.append(f"{status.phase}, for {max(0.0, written - status.phase_since):.0f} s")
-    if (wait := status.wait) is not None:
-        since, limit = (f"{max(0.0, seconds):.0f} s" for seconds in (written - wait.since, wait.until - written))
-        clients = client_list(wait.clients)
-        lines.append(f"waits for {wait.purpose} of clients {clients}: since {since}, at most {limit} more")
-    lines.append(f"payloads: up {bytes_text(status.bytes_up)}, down {bytes_text(status.bytes_down)}")
-    return [*lines, *[status.spread] * bool(status.spread)]
-
-
-def error_lines(status: Status, failure: Failure | None) -> list[str]:
-    """Return what went wrong: counts, the last error, the error that ended the run, and who is left out."""
-    lines = [f"refused: {status.refused}; exceptions of clients: {status.failures}"]
-    if (error := status.last_error) is not None:
-        lines.append(f"last error ({error.event}, {_clock(error.time)}): {error.text}")
-    if failure is not None:
-        cause = map(str.strip, failure.traceback.strip().splitlines()[-1:])
-        lines.append(printable(f"{failure.FILE}: {'; '.join([failure.error, *cause])}"))
-    return lines + [f"node {absence.node} is left out: {absence.reason}" for absence in status.absent]
-
-
-def is_silent(status: Status, now: float) -> bool:
-    """Return whether the server of a run may be dead."""
-    return status.state == "running" and now - status.written > SILENT
+def status_lines(status: Status, failure: Failure | None) -> list[str]:
+    """Return in a few lines what a run does now, and what went wrong."""
+    return [line for name in ("now.txt", "errors.txt") for line in _render(name, status, failure, False).splitlines()]
 
 
 def client_table(status: Status, most: int | None = None) -> Table:
@@ -94,15 +67,10 @@ def client_table(status: Status, most: int | None = None) -> Table:
 
 def round_table(status: Status, last: int) -> Table:
     """Return a table of the `last` rounds that the status keeps."""
-    rows = [
-        [
-            str(entry.round),
-            value_text(status.metric, entry.value, 1),
-            str(entry.uploads),
-            "–" if entry.seconds is None else seconds_text(entry.seconds),
-        ]
-        for entry in status.history[-last:]
-    ]
+    rows = []
+    for entry in status.history[-last:]:
+        seconds = "–" if entry.seconds is None else seconds_text(entry.seconds)
+        rows.append([str(entry.round), value_text(status.metric, entry.value, 1), str(entry.uploads), seconds])
     return ["round", status.metric, "uploads", "time"], rows
 
 
@@ -116,38 +84,35 @@ def _clock(when: float) -> str:
 
 @cache
 def _style_and_script() -> tuple[str, str]:
-    templates = environment("fedloom.flower")
-    return asset("style.css") + templates.get_template("watch.css").render(), templates.get_template(
-        "watch.js"
-    ).render()
+    style, script = (environment("fedloom.flower").get_template(f"watch.{kind}").render() for kind in ("css", "js"))
+    return asset("style.css") + style, script
 
 
-def _render(template: str, status: Status, failure: Failure | None) -> str:
+def _render(name: str, status: Status, failure: Failure | None, escapes: bool = True) -> str:
     now, (style, script) = time.time(), _style_and_script()
     columns, rows = client_table(status, _MOST_ROWS)
-    count = counted(len(status.nodes), "client")
-    caption = count if len(rows) == len(status.nodes) else f"{count}: the {len(rows)} that need attention most"
+    caption = counted(len(status.nodes), "client")
+    if len(rows) < len(status.nodes):
+        caption += f": the {len(rows)} that need attention most"
     tests = [(entry.round, entry.value) for entry in status.history if entry.value is not None]
     times = [(entry.round, entry.seconds) for entry in status.history if entry.seconds is not None]
-    return (
-        environment("fedloom.flower")
-        .get_template(template)
-        .render(
-            status=status,
-            lines=status_lines(status, now),
-            errors=error_lines(status, failure),
-            silent=is_silent(status, now),
-            caption=caption,
-            columns=columns,
-            rows=rows,
-            rounds=round_table(status, _LAST_ROUNDS),
-            charts=[("test", status.metric, tests), ("time", "seconds per round", times)],
-            value_text=value_text,
-            zip=zip,
-            style=Markup(style),
-            script=Markup(script),
-            version=__version__,
-        )
+    functions = {of.__name__: of for of in (value_text, bytes_text, client_list, printable, zip)}
+    template = environment("fedloom.flower").overlay(autoescape=escapes).get_template(name)
+    return template.render(
+        functions,
+        status=status,
+        failure=failure,
+        now=now,
+        silent=status.state == "running" and now - status.written > SILENT,
+        caption=caption,
+        columns=columns,
+        rows=rows,
+        rounds=round_table(status, _LAST_ROUNDS),
+        charts=[("test", status.metric, tests), ("time", "seconds per round", times)],
+        clock=_clock,
+        style=Markup(style),
+        script=Markup(script),
+        version=__version__,
     )
 
 
