@@ -6,7 +6,7 @@ clock moves on by that. Times depend on counts alone, so they are the same on ev
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -101,18 +101,19 @@ class Devices(Device):
     def check(self, method: Method) -> None:
         """Raise `ConfigError` for a treatment of slow clients that the method does not allow."""
         name, spec = method.name(), method.spec
-        if spec.arrivals is not None and (self.deadline is not None):
+        if spec.arrivals is not None and self.deadline is not None:
             raise ConfigError(f"devices.deadline = {self.deadline:g}: {name} has no rounds that wait; leave it out")
-        if self.late == "next_round" and not spec.late:
-            why = "does not say that its server may use what a client trained from an earlier round's state"
-            raise ConfigError(f"devices.late = 'next_round': {name} {why} (Spec.late); {_which('late')} do")
-        if self.late == "fewer_steps" and not spec.fewer_steps:
-            why = "does not correct for unequal numbers of steps, so slow clients would pull the model less"
-            raise ConfigError(f"devices.late = 'fewer_steps': {name} {why}; {_which('fewer_steps')} do")
+        traits = {"next_round": "late", "fewer_steps": "fewer_steps"}
+        if self.late in traits and not getattr(spec, traits[self.late]):
+            able = [key for key in METHODS.names() if getattr(METHODS.get(key).spec, traits[self.late])]
+            raise ConfigError(f"devices.late = '{self.late}': {name} {_NOT_ABLE[self.late]}; {', '.join(able)} do")
 
 
-def _which(trait: str) -> str:
-    return ", ".join(name for name in METHODS.names() if getattr(METHODS.get(name).spec, trait))
+_NOT_ABLE = {
+    "next_round": "does not say that its server may use what a client trained from an earlier round's state "
+    "(Spec.late)",
+    "fewer_steps": "does not correct for unequal numbers of steps, so slow clients would pull the model less",
+}
 
 
 def _read_csv(path: Path) -> list[dict[str, str]]:
@@ -125,17 +126,9 @@ def _read_csv(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedJob:
-    """A client's work: its result, with the upload unpacked, and the bytes of its payload and of its upload."""
-
-    result: JobResult
-    bytes_down: int
-    bytes_up: int
-
-
-# Trains clients from the server's present state, some with a largest number of steps.
-Train: TypeAlias = Callable[[Sequence[int], Mapping[int, int]], list[FinishedJob]]
+# Trains clients from the server's present state, some with a largest number of steps. Returns their results, with
+# uploads unpacked, and the bytes of their payloads and uploads.
+Train: TypeAlias = Callable[[Sequence[int], Mapping[int, int]], list[tuple[JobResult, int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +150,7 @@ class Arrivals:
     results: dict[int, JobResult]
     staleness: dict[int, int]
     figures: dict[str, float]
-    diagnostics: list[Diagnostic] = field(default_factory=list)
+    diagnostics: list[Diagnostic]
 
 
 def _steps_in(seconds: float, step: float, least: int, most: int) -> int:
@@ -178,7 +171,8 @@ class Clock:
         arrays = devices.of_clients(len(samples), task.streams)
         self._of: dict[str, list[float]] = {
             key: values.tolist() for key, values in arrays.items()
-        }  # plain ones are fast
+        }  # faster than arrays
+        self._steps = [task.local_epochs * -(-count // task.batch_size) for count in samples]  # of the usual work
         self.now, self.flights = 0.0, dict[int, Flight]()
 
     def seconds(self, client: int, bytes_down: float, samples: float, bytes_up: float) -> float:
@@ -187,94 +181,81 @@ class Clock:
         transfer = bytes_down / of["down_mbit"][client] + bytes_up / of["up_mbit"][client]
         return 2 * of["latency"][client] + transfer * 8e-6 + samples / of["samples_per_second"][client]
 
-    def _starts(self, clients: Sequence[int], round_: int, train: Train, limits: Mapping[int, int]) -> list[int]:
-        """Let clients start now, and return them in the order in which they will have finished."""
-        for trained in train(clients, limits) if clients else []:
-            result = trained.result
-            took = self.seconds(result.client, trained.bytes_down, result.samples, trained.bytes_up)
+    def _start(self, clients: Sequence[int], round_: int, train: Train, limits: Mapping[int, int]) -> list[float]:
+        """Let clients start now, and return when each will arrive."""
+        for result, bytes_down, bytes_up in train(clients, limits) if clients else []:
+            took = self.seconds(result.client, bytes_down, result.samples, bytes_up)
             self.flights[result.client] = Flight(result, self.now + took, round_)
-        return sorted(clients, key=self._arrival)
+        return [self.flights[client].arrives for client in clients]
 
-    def _arrival(self, client: int) -> tuple[float, int]:
-        return self.flights[client].arrives, client
-
-    def _arrived(self, clients: Sequence[int], round_: int, started: float, **figures: float) -> Arrivals:
+    def _arrived(
+        self, clients: Sequence[int], round_: int, started: float, notes: Sequence[Diagnostic] = (), **counts: float
+    ) -> Arrivals:
         """Take uploads out of the air, in the order of client ids."""
         flights = {client: self.flights.pop(client) for client in sorted(clients)}
         staleness = {client: round_ - flight.round for client, flight in flights.items()}
         if self.mixes_rounds:
-            figures["staleness"] = sum(staleness.values()) / max(1, len(staleness))
-        figures = {"virtual_seconds": self.now - started} | figures
-        return Arrivals({client: flight.result for client, flight in flights.items()}, staleness, figures)
+            counts["staleness"] = sum(staleness.values()) / max(1, len(staleness))
+        figures = {"virtual_seconds": self.now - started} | counts
+        return Arrivals({client: flight.result for client, flight in flights.items()}, staleness, figures, [*notes])
 
     def run_all(self, round_: int, clients: Sequence[int], train: Train) -> Arrivals:
-        """Run an opening or closing round `round_` by `train`, which waits for all `clients`; uploads that are still on
-        their way are lost."""
+        """Run an opening or closing round, which waits for all clients; uploads still on their way are lost."""
         started, lost = self.now, len(self.flights)
         self.flights.clear()
-        finished = self._starts(clients, round_, train, {})
-        self.now = max((flight.arrives for flight in self.flights.values()), default=self.now)
-        return self._arrived(finished, round_, started, late=lost)
+        self.now = max(self._start(clients, round_, train, {}), default=self.now)
+        return self._arrived(clients, round_, started, late=lost)
 
     def run_round(self, round_: int, drawn: Sequence[int], payload: Callable[[int], int], train: Train) -> Arrivals:
-        """Run round `round_` of the clients `drawn` for it by `train`, up to the deadline; `payload` returns the bytes
-        for a client."""
+        """Run a round of the clients drawn for it up to the deadline. payload: the bytes for a client."""
         started, deadline, available = self.now, self.devices.deadline, self._available(round_)
         reached = [client for client in drawn if client not in self.flights and available[client]]
         limits = self._fitting_steps(reached, payload) if self.devices.late == "fewer_steps" else {}
         clients = [client for client in reached if limits.get(client, 1) > 0]
-        finished = self._starts(clients, round_, train, limits)
-        end = math.inf if deadline is None else started + deadline
-        slowest = self.flights[finished[-1]].arrives if finished else started + (deadline or 0.0)
-        self.now = min(end, slowest)
+        arrive = self._start(clients, round_, train, limits)
+        slowest = max(arrive, default=started + (deadline or 0.0))
+        self.now = min(started + (deadline or math.inf), slowest)
         on_time = [client for client, flight in self.flights.items() if flight.arrives <= self.now]
-        late = len(reached) - len({*on_time}.intersection(clients))
-        fastest = self._arrival(finished[0])[0] - started if finished else 0.0
-        counts = {"late": late, "unavailable": len(drawn) - len(reached)}
-        arrivals = self._arrived(on_time, round_, started, **counts)
+        notes = []
+        if reached and not on_time:
+            fastest = min(arrive, default=started) - started
+            needed = f"the fastest client takes {fastest:.3g} s" if arrive else "no client has time for a single step"
+            message = f"devices.deadline = {deadline:g}: no upload of round {round_} arrives in time; {needed}"
+            notes.append(Diagnostic("devices.none_in_time", message, fastest))
+        counts = {"late": len(reached) - len({*on_time} & {*clients}), "unavailable": len(drawn) - len(reached)}
+        arrivals = self._arrived(on_time, round_, started, notes, **counts)
         if self.devices.late != "next_round":
             self.flights.clear()
-        if on_time or not reached:
-            return arrivals
-        needed = f"the fastest client takes {fastest:.3g} s" if finished else "no client has time for a single step"
-        message = f"devices.deadline = {deadline:g}: no upload of round {round_} arrives in time; {needed}"
-        return replace(arrivals, diagnostics=[Diagnostic("devices.none_in_time", message, fastest)])
+        return arrivals
 
     def run_arrivals(
         self, round_: int, count: int, spec: Spec, payload: Callable[[int], int], train: Train
     ) -> Arrivals:
-        """Keep `count` clients at work by `train` until the server updates in `round_`: when `spec.arrivals` uploads
-        are there or, with `spec.least_work`, when all of a group are. A client whose upload waits for the update starts
-        after it. `payload` returns the bytes for a client."""
-        started, waiting = self.now, dict[int, Flight]()
-        while True:
+        """Keep `count` clients at work until the server updates: when `spec.arrivals` uploads are there or, with
+        `spec.least_work`, when all of a group are. A client whose upload waits for the update starts after it."""
+        started, waiting = self.now, list[int]()
+        while len(waiting) < (spec.arrivals or 0):
             idle = self._available(round_) & (self._samples > 0)
-            idle[[*self.flights, *waiting]] = False
-            clients, free = np.flatnonzero(idle).tolist(), count - len(self.flights)
+            idle[[*self.flights]] = False
+            clients, free = np.flatnonzero(idle).tolist(), count + len(waiting) - len(self.flights)
             if len(clients) > free:
                 rng = self._task.streams.numpy("arrivals", round_, len(waiting))
                 clients = sorted(rng.choice(clients, free, replace=False).tolist())
             groups = self._in_groups(clients, spec.least_work, payload) if spec.least_work else {}
-            self._starts(clients, round_, train, {client: steps for client, (_, steps) in groups.items()})
+            self._start(clients, round_, train, {client: steps for client, (_, steps) in groups.items()})
             for client, (group, _) in groups.items():
                 self.flights[client] = replace(self.flights[client], group=group)
-            if not self.flights:
+            flying = {client: flight for client, flight in self.flights.items() if client not in waiting}
+            if not flying:
                 break
-            if spec.least_work:
-                ends: dict[float, float] = {}
-                for flight in self.flights.values():
-                    ends[flight.group] = max(flight.arrives, ends.get(flight.group, 0.0))
-                group = min(ends, key=lambda group: (ends[group], group))
-                self.now = max(self.now, ends[group])
-                waiting = {client: flight for client, flight in self.flights.items() if flight.group == group}
-                break
-            client = min(self.flights, key=self._arrival)
-            waiting[client] = self.flights.pop(client)
-            self.now = waiting[client].arrives
-            if len(waiting) == spec.arrivals:
-                break
-        self.flights |= waiting
-        return self._arrived([*waiting], round_, started)
+            ends: dict[float, float] = {}  # of each group, or of each client
+            members = {client: flight.group if spec.least_work else client for client, flight in flying.items()}
+            for client, group in members.items():
+                ends[group] = max(flying[client].arrives, ends.get(group, 0.0))
+            first = min(ends, key=lambda group: (ends[group], group))
+            self.now = max(self.now, ends[first])
+            waiting += [client for client, group in members.items() if group == first]
+        return self._arrived(waiting, round_, started)
 
     def _in_groups(
         self, clients: Sequence[int], least: float, payload: Callable[[int], int]
@@ -284,13 +265,13 @@ class Clock:
         size = payload(clients[0]) if clients else 0  # the same weights go to all of them and come back
         transfer = {client: self.seconds(client, size, 0, size) for client in (*clients, *self.flights)}
         step = {client: self._task.batch_size / self._of["samples_per_second"][client] for client in transfer}
-        usual = {client: transfer[client] + self._steps(client) * step[client] for client in transfer}
+        usual = {client: transfer[client] + self._steps[client] * step[client] for client in transfer}
         shortest: dict[float, float] = {}  # by group, the usual work of its fastest client
         for client, flight in self.flights.items():
             shortest[flight.group] = min(usual[client], shortest.get(flight.group, math.inf))
         groups: dict[int, tuple[float, int]] = {}
         for client in sorted(clients, key=lambda client: (usual[client], client)):
-            most, begins = self._steps(client), self.now + transfer[client]
+            most, begins = self._steps[client], self.now + transfer[client]
             bounds = step[client], math.ceil(least * most), most
             steps, group = max(((_steps_in(end - begins, *bounds), end) for end in shortest), default=(0, 0.0))
             if not steps:  # a new group, which ends together with the next work of another one's fastest client
@@ -305,10 +286,6 @@ class Clock:
         drawn = self._task.streams.numpy("available", round_).random(len(self._samples))
         return np.asarray(drawn < self._of["available"])
 
-    def _steps(self, client: int) -> int:
-        """Steps of a client's usual work."""
-        return self._task.local_epochs * -(-int(self._samples[client]) // self._task.batch_size)
-
     def _fitting_steps(self, clients: Sequence[int], payload: Callable[[int], int]) -> dict[int, int]:
         """How many steps the clients can take before the deadline, if their uploads are as long as their payloads."""
         deadline, batch, steps = self.devices.deadline or math.inf, self._task.batch_size, {}
@@ -316,38 +293,31 @@ class Clock:
             size = payload(client)
             transfer = self.seconds(client, size, 0, size + _SCALARS)
             most = (deadline - transfer) * self._of["samples_per_second"][client] / batch
-            steps[client] = max(0, min(self._steps(client), math.floor(most)))
+            steps[client] = max(0, min(self._steps[client], math.floor(most)))
         return steps
 
-    # -- what a checkpoint keeps -------------------------------------------------------------------------------
     def record(self) -> Record:
-        """Return the clock's state, with all uploads that are on their way."""
+        """Return the clock's state for a checkpoint, with all uploads that are on their way."""
         record: Record = {"now": self.now}
         for client, flight in sorted(self.flights.items()):
             result = flight.result
-            parts: dict[str, Mapping[str, Any]] = {
-                "": {"arrives": flight.arrives, "round": flight.round, "group": flight.group}
-                | {"steps": result.steps, "samples": result.samples},
-                "upload": result.upload,
-                "state": result.state,
-                "terms": result.terms,
-                "norms": result.norms,
-            }
+            numbers = {"arrives": flight.arrives, "round": flight.round, "group": flight.group}
+            parts = {"": numbers | {"steps": result.steps, "samples": result.samples}}
+            parts |= {kind: getattr(result, kind) for kind in ("upload", "state", "terms", "norms")}
             record |= {f"{client}/{kind}/{name}": value for kind, part in parts.items() for name, value in part.items()}
         return record
 
     def restore(self, record: Record) -> None:
         """Take over what `record` returned. Raises `RecordError` or `ValueError` for anything else."""
-        self.now, parts = get_number(record, "now"), dict[int, dict[str, dict[str, Any]]]()
+        self.now, self.flights, parts = get_number(record, "now"), {}, dict[int, dict[str, dict[str, Any]]]()
         for path, value in record.items():
-            client, slash, rest = path.partition("/")
-            kind, _, name = rest.partition("/")
-            if slash:
+            if "/" in path:
+                client, kind, name = path.split("/", 2)
                 parts.setdefault(int(client), {}).setdefault(kind, {})[name] = value
-        self.flights = {}
         for number, of in parts.items():
-            steps, samples = (int(get_number(of[""], key)) for key in ("steps", "samples"))
-            records = of.get("upload", {}), of.get("state", {}), of.get("terms", {})
-            result = JobResult(number, *records, steps, samples, 0.0, of.get("norms", {}))
-            arrives, round_, group = (get_number(of[""], key) for key in ("arrives", "round", "group"))
+            arrives, round_, group, steps, samples = (
+                get_number(of[""], key) for key in ("arrives", "round", "group", "steps", "samples")
+            )
+            upload, state, terms, norms = (of.get(kind, {}) for kind in ("upload", "state", "terms", "norms"))
+            result = JobResult(number, upload, state, terms, int(steps), int(samples), 0.0, norms)
             self.flights[number] = Flight(result, arrives, int(round_), group)

@@ -16,7 +16,7 @@ from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views, label_counts
 from fedloom.engine import round_report
 from fedloom.engine.client import Worker
-from fedloom.engine.clock import Arrivals, Clock, Devices, FinishedJob
+from fedloom.engine.clock import Arrivals, Clock, Devices
 from fedloom.engine.jobs import (
     EvalJob,
     Job,
@@ -291,14 +291,14 @@ class Federation:
         spec = method.spec
         keep = self.engine.keep if clock.mixes_rounds else lambda record: record
 
-        def train(clients: Sequence[int], steps: Mapping[int, int]) -> list[FinishedJob]:
+        def train(clients: Sequence[int], steps: Mapping[int, int]) -> list[tuple[JobResult, int, int]]:
             if spec.arrivals is not None:
                 self._drawn = round_, tuple(clients)
             by_client, uploads = self._train(method, round_, clients, work, steps)
-            unpacked = (
-                replace(by_client[k], upload=keep(u), state=keep(by_client[k].state)) for k, u in uploads.items()
-            )
-            return [FinishedJob(r, work.bytes_down[r.client], work.bytes_up[r.client]) for r in unpacked]
+            kept = {
+                k: replace(by_client[k], upload=keep(u), state=keep(by_client[k].state)) for k, u in uploads.items()
+            }
+            return [(result, work.bytes_down[k], work.bytes_up[k]) for k, result in kept.items()]
 
         def payload(client: int) -> int:
             with hooked(method, "down", round_, client):

@@ -8,19 +8,9 @@ from statistics import fmean
 
 from fedloom.core.errors import ConfigError, check_choice, short_repr
 from fedloom.core.text import BASELINE, is_share, listed, seed_counts_text
+from fedloom.results import group as grouping
 from fedloom.results.comparability import panel_titles, row_names, same_runs, same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
-from fedloom.results.group import (
-    Group,
-    ResultRow,
-    check_measure,
-    display_name,
-    higher_is_better,
-    mean_std,
-    measures_of,
-    values_by_seed,
-    words_of,
-)
 from fedloom.results.pairs import POOLED, differences_against, family_note
 from fedloom.results.plots import palette
 from fedloom.results.table import grouped
@@ -33,13 +23,13 @@ class ChartRow:
     """A group of runs as charts show it. method: its name within its setting. panel: the words that tell apart settings
     and protocols. tone: number of the method's colour and dash, the same in every setting."""
 
-    group: Group
+    group: grouping.Group
     method: str
     panel: str
     tone: int
 
     @property
-    def row(self) -> ResultRow:
+    def row(self) -> grouping.ResultRow:
         """The numbers of the group."""
         return self.group.row
 
@@ -58,7 +48,7 @@ class ChartRow:
         if not rounds:
             return None
         seeds = [[values[r] for r in rounds] for values in by_run]
-        means, stds = zip(*map(mean_std, zip(*seeds, strict=True)), strict=True)
+        means, stds = zip(*map(grouping.mean_std, zip(*seeds, strict=True)), strict=True)
         known = [std for std in stds if std is not None]
         scaled = [[scale * value for value in values] for values in (means, known, *seeds)]
         at: Sequence[float] = rounds
@@ -76,7 +66,7 @@ def accumulated(by_round: tuple[Sequence[int], Sequence[float]]) -> dict[int, fl
     return dict(zip(rounds, accumulate(values), strict=True))
 
 
-def chart_rows(groups: Sequence[Group]) -> list[ChartRow]:
+def chart_rows(groups: Sequence[grouping.Group]) -> list[ChartRow]:
     """Name all rows, and give each method its colour."""
     rows = [group.row for group in groups]
     names = row_names(rows)
@@ -111,7 +101,7 @@ def plot_values(
 
 
 def _curves(rows: Sequence[ChartRow], metric: str, over: palette.Over) -> palette.PlotData:
-    check_measure(metric, _measures_by_round(rows))
+    grouping.check_measure(metric, _measures_by_round(rows))
     scale = 100.0 if is_share(metric) else 1.0
     panels: dict[str, list[palette.Series]] = {row.panel: [] for row in rows}
     missing, shortened = [], []
@@ -148,17 +138,17 @@ def _measures_by_round(rows: Sequence[ChartRow]) -> list[str]:
 
 
 def _estimates(rows: Sequence[ChartRow], metric: str) -> palette.PlotData:
-    check_measure(metric, measures_of([row.group for row in rows]))
+    grouping.check_measure(metric, grouping.measures_of([row.group for row in rows]))
     scale = 100.0 if is_share(metric) else 1.0
     panels: dict[str, list[palette.Series]] = {row.panel: [] for row in rows}
     diverged, undefined = [], []
     for row in rows:
-        values = values_by_seed(row.group, metric)
+        values = grouping.values_by_seed(row.group, metric)
         if row.row["diverged"]:
             diverged.append(row.words)
         elif values is not None:
             scaled = [scale * value for value in values]
-            mean, _ = mean_std(scaled)
+            mean, _ = grouping.mean_std(scaled)
             bounds = t_interval(scaled, LEVEL, scale * row.row["step"]) if len(scaled) >= MIN_SEEDS else None
             panels[row.panel].append(palette.Estimate(row.method, row.tone, mean, bounds, hollow=bounds is None))
         else:
@@ -175,9 +165,9 @@ def _estimates(rows: Sequence[ChartRow], metric: str) -> palette.PlotData:
 
 def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> palette.PlotData:
     groups = [row.group for row in rows]
-    check_measure(metric, measures_of(groups))
+    grouping.check_measure(metric, grouping.measures_of(groups))
     scale = 100.0 if is_share(metric) else 1.0
-    values = [values_by_seed(group, metric) for group in groups]
+    values = [grouping.values_by_seed(group, metric) for group in groups]
     methods, titles = [row.method for row in rows], [row.panel for row in rows]
     panels: dict[str, list[palette.Series]] = {title: [] for title in titles}
     differences = differences_against(against, groups, methods, titles, values, metric)
@@ -189,7 +179,7 @@ def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> palette
         hollow = outcome.word not in ("ahead", "behind")
         mean = scale * outcome.mean
         panels[titles[index]].append(palette.Estimate(methods[index], rows[index].tone, mean, bounds, hollow=hollow))
-    higher = higher_is_better(metric, groups)
+    higher = grouping.higher_is_better(metric, groups)
     apart = "told apart" if higher is None else "ahead or behind"
     note = (
         f"Dot: mean difference from {against} over common seeds; line: its {100 * LEVEL:.0f} % t interval, alone. "
@@ -201,7 +191,7 @@ def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> palette
     note += "".join(f" {sentence}." for sentence in same_runs_notes([row.row for row in rows]))
     plot = _plot("dots", rows, panels, metric, note)
     unit_words = " (points)" if scale == 100.0 else ""
-    quantity = f"test {display_name(metric)} over {against}{unit_words}"
+    quantity = f"test {grouping.display_name(metric)} over {against}{unit_words}"
     # Differences may be negative: the range of the measure is not theirs.
     return replace(plot, quantity=quantity, bounded=None)
 
@@ -233,4 +223,4 @@ def _plot(
         raise ConfigError(f"metric = {short_repr(metric)}: no method has a finite value of it in all its runs")
     methods = list(dict.fromkeys(row.method for row in rows))
     bounded = (0.0, 100.0) if is_share(metric) else None
-    return palette.PlotData(kind, drawn, methods, words_of(metric), note, bounded)
+    return palette.PlotData(kind, drawn, methods, grouping.words_of(metric), note, bounded)

@@ -7,18 +7,9 @@ from typing import Literal
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import counted, is_share, listed, percent, seed_counts_text, seeds_share, seeds_text, unit
+from fedloom.results import group as grouping
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS
-from fedloom.results.group import (
-    Group,
-    display_name,
-    higher_is_better,
-    maybe_by_seed,
-    mean_std,
-    measures_of,
-    selected_accuracies,
-    worst,
-)
 from fedloom.results.pairs import POOLED, family_note, untested_rows
 from fedloom.results.risk_words import risk_sentences
 
@@ -75,16 +66,16 @@ class TableMeasure:
         defined = self.defined(index)
         if not defined:
             return "–"
-        mean, std = mean_std([self.scale * value for value in defined])
+        mean, std = grouping.mean_std([self.scale * value for value in defined])
         text = f"{mean:,.{self.decimals}f}"
         text = text if std is None or not self.tested else f"{text} ± {std:.{self.decimals}f}"
         return text + seeds_share(len(defined), len(self.values[index]))
 
 
-def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeasure:
+def table_measure(name: str, groups: Sequence[grouping.Group], units: Units) -> TableMeasure:
     """Return the measure `name` of the `groups` as a column, a share in percent or as it is (`units`). Raises
     `ConfigError` if no run has it."""
-    known = [*measures_of(groups), *_OF_RUNS]
+    known = [*grouping.measures_of(groups), *_OF_RUNS]
     if name not in known:
         raise ConfigError(f"--cells {short_repr(name)}: no run has it; {suggest_name(name, known, 'metric')}")
     values = [_values(group, name) for group in groups]
@@ -93,7 +84,7 @@ def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeas
         return TableMeasure(name, f"{name} ({words})", values, 1 / size, 2 if words in ("GB", "MB", "h") else 1, False)
     if name == "n":
         return TableMeasure(name, "n", values, 1.0, 0, False)
-    words, higher = display_name(name), higher_is_better(name, groups)
+    words, higher = grouping.display_name(name), grouping.higher_is_better(name, groups)
     if is_share(name):
         scale, decimals, unit_words = (100.0, 1, "%") if units == "percent" else (1.0, 3, "share")
         return TableMeasure(name, f"{words} ({unit_words})", values, scale, decimals, higher=higher)
@@ -101,7 +92,7 @@ def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeas
     return TableMeasure(name, words, values, 1.0, 3, higher=higher)
 
 
-def _values(group: Group, name: str) -> list[float | None]:
+def _values(group: grouping.Group, name: str) -> list[float | None]:
     runs = [run.numbers for run in group.results]
     match name:
         case "n":
@@ -113,9 +104,9 @@ def _values(group: Group, name: str) -> list[float | None]:
         case "best_val":
             return [numbers["best_val_accuracy"] for numbers in runs]
         case "worst10":
-            return [worst(list(selected_accuracies(run).values())) for run in group.results]
+            return [grouping.worst(list(grouping.selected_accuracies(run).values())) for run in group.results]
         case _:
-            return maybe_by_seed(group, name)
+            return grouping.maybe_by_seed(group, name)
 
 
 def _step(kind: str, values: Sequence[Sequence[float | None]]) -> tuple[float, str]:
@@ -126,7 +117,7 @@ def _step(kind: str, values: Sequence[Sequence[float | None]]) -> tuple[float, s
 
 
 def notes_of(
-    groups: Sequence[Group], measures: Sequence[TableMeasure], best: Sequence[Collection[int]], against: str
+    groups: Sequence[grouping.Group], measures: Sequence[TableMeasure], best: Sequence[Collection[int]], against: str
 ) -> list[str]:
     """Return a table's notes. best: the bold groups by measure. against: the method of differences, or empty."""
     counts = [group.row["n"] for group in groups]
@@ -142,7 +133,9 @@ def notes_of(
         )
     elif any(measure.ranked for measure in measures) and len(groups) > 1:
         notes.append(f"Nothing is bold: with {MIN_SEEDS} seeds or more, no two rows of a setting are told apart.")
-    unknown = [display_name(measure.name) for measure in measures if measure.is_score and measure.higher is None]
+    unknown = [
+        grouping.display_name(measure.name) for measure in measures if measure.is_score and measure.higher is None
+    ]
     if unknown:
         notes.append(f"Nothing is bold by {listed(unknown)}: no run says whether the highest value is the best.")
     if against:
@@ -157,7 +150,7 @@ def notes_of(
     return notes + _devices(groups) + _ended_early(groups)
 
 
-def run_notes(groups: Sequence[Group]) -> list[str]:
+def run_notes(groups: Sequence[grouping.Group]) -> list[str]:
     """Return a sentence for each run that ended early, and for the runs that a row leaves out."""
     notes: list[str] = []
     for group in groups:
@@ -174,7 +167,7 @@ def run_notes(groups: Sequence[Group]) -> list[str]:
     return notes
 
 
-def _devices(groups: Sequence[Group]) -> list[str]:
+def _devices(groups: Sequence[grouping.Group]) -> list[str]:
     """Return a sentence on the devices that trained; empty if all runs trained on the CPU."""
     labels_by_device: dict[str, dict[str, None]] = {}
     for group in groups:
@@ -188,7 +181,7 @@ def _devices(groups: Sequence[Group]) -> list[str]:
     return [f"Trained on several devices, whose numbers differ by rounding: {devices}."]
 
 
-def _ended_early(groups: Sequence[Group]) -> list[str]:
+def _ended_early(groups: Sequence[grouping.Group]) -> list[str]:
     """Return a sentence that names the rows and seeds of runs that ended early; empty without any."""
     seeds_by_row = {
         group.row["label"]: [run.numbers["seed"] for run in group.results if run.numbers.get("stopped")]
@@ -200,7 +193,7 @@ def _ended_early(groups: Sequence[Group]) -> list[str]:
 
 
 def comparison_notes(
-    groups: Sequence[Group],
+    groups: Sequence[grouping.Group],
     contexts: Sequence[str],
     measures: Sequence[TableMeasure],
     best: Sequence[Collection[int]],
@@ -241,7 +234,7 @@ def _named(noun: str, names: Collection[str]) -> str:
     return f"{noun}{plural} {listed(names)}"
 
 
-def _majority(groups: Sequence[Group]) -> list[str]:
+def _majority(groups: Sequence[grouping.Group]) -> list[str]:
     """Return what always predicting the most frequent class reaches, of each client's own data for personal models."""
     shares: dict[str, list[float]] = {}
     for group in groups:

@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from filelock import FileLock, Timeout
 
+from fedloom.core import files
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import (
-    json_digest,
-    json_text,
-    parse_json,
-    parse_yaml,
-    read_file,
-    refuse_unwritable,
-    write_atomic,
-)
 from fedloom.runs.storage import folders, schemas
 from fedloom.runs.storage.folders import delete_round_folders
 from fedloom.runs.storage.log import MetricsLog, Row, StoredRow
@@ -95,7 +87,7 @@ class RunFolder:
             folders.refuse_links([*folder.glob("round-*"), *folder.glob(".round-*.partial")])
         try:
             for name in _FILES:
-                refuse_unwritable(self.path / name)
+                files.refuse_unwritable(self.path / name)
         except OSError as error:
             problem = f"in the way of a file of the run ({error.strerror}); choose another folder with --out"
             raise RunFolderError(f"{error.filename}: {problem}") from None
@@ -108,7 +100,7 @@ class RunFolder:
     def _read_json(self, name: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
         """The content of a JSON file, and its checksums; none in files of earlier versions."""
         try:
-            content = parse_json(self._text(name) or "null")
+            content = files.parse_json(self._text(name) or "null")
         except ValueError as error:
             raise self._damaged(name, error) from None
         if content is None:
@@ -119,7 +111,7 @@ class RunFolder:
         sections = [value for value in content.values() if isinstance(value, dict) and value]
         if not sums.keys() <= _KINDS or any(section.keys() <= _KINDS for section in sections):
             raise self._damaged(name, "its checksums are called otherwise")
-        if _CONTENT in sums and sums[_CONTENT] != json_digest(content):
+        if _CONTENT in sums and sums[_CONTENT] != files.json_digest(content):
             raise self._damaged(name, "it does not match its checksum")
         return content, sums
 
@@ -136,20 +128,22 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, Any], indent: int | None = 1, **sums: str) -> None:
         """Write `value` as the JSON file `name` of the folder, whole; `sums` replace the checksum of its content."""
-        content = parse_json(json_text(value))  # keys are words then, as they will be read
-        sums = sums or {_CONTENT: json_digest(content)}
-        write_atomic(self.path / name, json_text(content | {_CHECKSUMS: sums}, indent=indent, sort_keys=True) + "\n")
+        content = files.parse_json(files.json_text(value))  # keys are words then, as they will be read
+        sums = sums or {_CONTENT: files.json_digest(content)}
+        files.write_atomic(
+            self.path / name, files.json_text(content | {_CHECKSUMS: sums}, indent=indent, sort_keys=True) + "\n"
+        )
 
     def write_config(self, resolved: dict[str, Any]) -> None:
         """Write config.yaml."""
-        write_atomic(self.path / "config.yaml", yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True))
+        files.write_atomic(self.path / "config.yaml", yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True))
 
     def read_config(self) -> dict[str, Any] | None:
         """config.yaml as plain values, or None where there is none."""
         if (text := self._text("config.yaml")) is None:
             return None
         try:
-            values = parse_yaml(text, _LONGEST)
+            values = files.parse_yaml(text, _LONGEST)
         except yaml.YAMLError:
             values = None
         is_config = isinstance(values, dict) and all(isinstance(key, str) for key in values)
@@ -160,7 +154,7 @@ class RunFolder:
 
     def _text(self, name: str) -> str | None:
         try:
-            return read_file(self.path / name).decode()
+            return files.read_file(self.path / name).decode()
         except FileNotFoundError:
             return None
         except UnicodeDecodeError as error:
@@ -174,9 +168,11 @@ class RunFolder:
         self.write_json(
             "summary.json",
             numbers,
-            numbers=json_digest(parse_json(json_text(numbers))),  # keys are words then, as they will be read
+            numbers=files.json_digest(
+                files.parse_json(files.json_text(numbers))
+            ),  # keys are words then, as they will be read
             metrics=self.log.flush().sha256,
-            config=json_digest(self.read_config() or {}),
+            config=files.json_digest(self.read_config() or {}),
         )
 
     def read_summary(self) -> dict[str, Any] | None:
@@ -187,7 +183,7 @@ class RunFolder:
         config = self.read_config()
         if missing := [key for key in schemas.SUMMARY_KEYS if key not in numbers]:
             why: str | None = f"it lacks {', '.join(missing)}"
-        elif sums.get("numbers", json_digest(numbers)) != json_digest(numbers):
+        elif sums.get("numbers", files.json_digest(numbers)) != files.json_digest(numbers):
             why = "its numbers are not those that the run wrote"
         else:
             why = schemas.first_error(schemas.RunSummary, numbers)
@@ -196,7 +192,7 @@ class RunFolder:
         if sums and sums.get("metrics") != self.log.position().sha256:
             advice = "put the file back, or delete the run folder and run again"
             raise self._damaged(self.log.path.name, "rows were lost or changed after the run", advice)
-        if config is not None and sums.get("config", json_digest(config)) != json_digest(config):
+        if config is not None and sums.get("config", files.json_digest(config)) != files.json_digest(config):
             raise self._damaged("config.yaml", "it is not the config of summary.json")
         return schemas.LATER_DEFAULTS | numbers
 
@@ -219,14 +215,14 @@ class RunFolder:
 
         types = {"round": pa.int32(), "client": pa.int64(), "value": pa.float64()}
         schema = pa.schema([(key, types.get(key, pa.string())) for key in Row.__annotations__])
-        lines = io.BytesIO("\n".join(map(json_text, rows)).encode())
+        lines = io.BytesIO("\n".join(map(files.json_text, rows)).encode())
         # Building a table from Python lists would import pandas, which takes half a second; reading JSON does not.
         table = pj.read_json(lines, parse_options=pj.ParseOptions(explicit_schema=schema)).combine_chunks()
         values = np.array([row["value"] for row in rows], np.float64)  # JSON has no NaN and no infinity
         column = pa.Array.from_buffers(pa.float64(), len(rows), [None, pa.py_buffer(values.tobytes())])
         content = io.BytesIO()
         pq.write_table(table.set_column(schema.get_field_index("value"), schema.field("value"), column), content)
-        write_atomic(self.path / "metrics.parquet", content.getvalue())
+        files.write_atomic(self.path / "metrics.parquet", content.getvalue())
 
     def clear(self) -> None:
         """Delete what fedloom wrote for a run; all else in the folder stays."""
