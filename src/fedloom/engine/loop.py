@@ -14,21 +14,9 @@ from fedloom.core.errors import ClientError
 from fedloom.core.records import Record, wire_size
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views, label_counts
-from fedloom.engine import round_report
+from fedloom.engine import jobs, round_report
 from fedloom.engine.client import Worker
 from fedloom.engine.clock import Arrivals, Clock, Devices
-from fedloom.engine.jobs import (
-    EvalJob,
-    Job,
-    JobResult,
-    SentJobs,
-    Stage,
-    hooked,
-    kept_since,
-    methods_by_stage,
-    require_data,
-    with_forged,
-)
 from fedloom.engine.round_report import ObservedRound, RoundObserver, RoundReport, Seconds
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import ClientStates
@@ -96,23 +84,25 @@ class Federation:
         # views of the clients, or of one client that has all samples
         self.train = scenario.train.together() if method.spec.pooled else scenario.train
         self.clients_per_round = max(1, round(participation * scenario.clients))
-        require_data(method, scenario)
+        jobs.require_data(method, scenario)
         arrivals = method.spec.arrivals
         self.clock: Clock | None = None
         if not method.spec.pooled and (devices is not None or arrivals is not None):
             samples = [len(self.train[client]) for client in range(len(self.train))]
             self.clock = Clock(devices or Devices(), method, tasks[0], samples)
-        with hooked(method, "examine", 0):
+        with jobs.hooked(method, "examine", 0):
             self.initial_diagnostics = list(method.examine(tasks, arrivals or self.clients_per_round))
         if scenario.attack is not None and (reason := scenario.attack.why_idle(self.clients_per_round)) is not None:
             self.initial_diagnostics.append(Diagnostic("attack.idle", reason, 0.0))
-        self._nets, self.methods = nets, methods_by_stage(method)
+        self._nets, self.methods = nets, jobs.methods_by_stage(method)
         self.round = 0
         self.guard: Guard | None = None
         self.observer: RoundObserver | None = None
         self._drawn: tuple[int, tuple[int, ...]] = -1, ()  # the round and its participants
-        self.sample_jobs: dict[Stage, Mapping[int, Job]] = {}  # of the last round: a job of each group of architectures
-        with hooked(method, "server_init", 0):
+        self.sample_jobs: dict[
+            jobs.Stage, Mapping[int, jobs.Job]
+        ] = {}  # of the last round: a job of each group of architectures
+        with jobs.hooked(method, "server_init", 0):
             self.server: Record = method.server_init(self.server_context())
         self.states = ClientStates() if states is None else states
         # a partial of a function: a cached bound method would hold the federation, and that would hold the cache
@@ -136,7 +126,7 @@ class Federation:
 
     def participants(self, round_: int) -> list[int]:
         """Return the clients with data that the method selects for a round, by id. Raises `ValueError` for bad ids."""
-        with hooked(self.method, "select", round_):
+        with jobs.hooked(self.method, "select", round_):
             selected = sorted(self.method.select(self.server, self.clients_per_round, self.context(round_)))
         if len(set(selected)) < len(selected) or not all(0 <= k < len(self.train) for k in selected):
             problem = f"need different ids of 0 .. {len(self.train) - 1}"
@@ -151,26 +141,26 @@ class Federation:
     def state_of(self, ctx: ClientContext) -> Record:
         """Return the client's state, or `client_init` for a client that has none here: it is new, or keeps its own."""
         state = self.states.get(ctx.client)
-        if state is not None and kept_since(state) is None:
+        if state is not None and jobs.kept_since(state) is None:
             return state
-        with hooked(self.method, "client_init", ctx.round, ctx.client):
+        with jobs.hooked(self.method, "client_init", ctx.round, ctx.client):
             return self.method.client_init(ctx)
 
     def predictors(self, state: Record | None, client: int = -1) -> dict[str, Predictor]:
         """Return the method's predictors after the present round, of a client's state or (None) of the server alone."""
-        with hooked(self.method, "predictors", self.round, client):
+        with jobs.hooked(self.method, "predictors", self.round, client):
             return self.method.predictors(self.server, state, self.server_context(client))
 
-    def run_first_round(self, worker: Worker, job: Job) -> JobResult:
+    def run_first_round(self, worker: Worker, job: jobs.Job) -> jobs.JobResult:
         """Run a client's very first round here, on the samples of `job`, and return its result. Its state can replace
         that of a client that keeps its state itself and has taken part before. Raises `ClientError` where a hook
         raises: the method may never meet this round, so a caller makes a note of it."""
         method, ctx, client = self.method, replace(job.ctx, round=1), job.ctx.client
-        with hooked(method, "server_init", 0, client):
+        with jobs.hooked(method, "server_init", 0, client):
             server = method.server_init(self.context(0, client))
-        with hooked(method, "down", 1, client):
+        with jobs.hooked(method, "down", 1, client):
             payload = method.down(server, client, replace(self.context(1, client), drawn=self._drawn[1]))
-        with hooked(method, "client_init", 1, client):
+        with jobs.hooked(method, "client_init", 1, client):
             state = method.client_init(ctx)
         return worker.run(replace(job, ctx=ctx, payload=payload, state=state, measured=False, stage="round"))
 
@@ -179,36 +169,38 @@ class Federation:
         state = self.states.get(ctx.client)
         return self.state_of(ctx) if state is None else state
 
-    def job(self, client: int, round_: int, *, measured: bool = False, steps: int | None = None) -> Job:
+    def job(self, client: int, round_: int, *, measured: bool = False, steps: int | None = None) -> jobs.Job:
         """Return one client's job in round `round_`, which counts from 1, or is 0 for an opening round."""
         ctx = self.client_context(client, round_)
         if self.method.spec.pooled:
             counts = _class_counts(self.scenario, self.train, client)
             ctx = replace(ctx, samples=len(self.train[client]), class_counts=counts)
         stage = self.stage_of(round_)
-        with hooked(self.methods[stage], "down", round_, client):
+        with jobs.hooked(self.methods[stage], "down", round_, client):
             payload = self.methods[stage].down(self.server, client, self.context(round_, client))
-        return Job(ctx, payload, self._job_state(ctx), self.train.tensor(client), measured, stage, steps)
+        return jobs.Job(ctx, payload, self._job_state(ctx), self.train.tensor(client), measured, stage, steps)
 
-    def stage_of(self, round_: int) -> Stage:
+    def stage_of(self, round_: int) -> jobs.Stage:
         """Return the stage of a round: 0 is the opening, one after the last the closing, if the method has them."""
-        stage: Stage = "opening" if round_ == 0 else "closing" if round_ > self.tasks[0].rounds else "round"
+        stage: jobs.Stage = "opening" if round_ == 0 else "closing" if round_ > self.tasks[0].rounds else "round"
         return stage if stage in self.methods else "round"
 
-    def tests(self, split: str, protocol: str | None = None) -> Iterator[EvalJob]:
+    def tests(self, split: str, protocol: str | None = None) -> Iterator[jobs.EvalJob]:
         """Yield the tests of the personal models of all clients after the present round, on "val" or "test" data."""
         for client in range(self.scenario.clients):
             ctx = self.client_context(client, self.round)
-            yield EvalJob(ctx, self.server, self._job_state(ctx), self.scenario.train.tensor(client), split, protocol)
+            yield jobs.EvalJob(
+                ctx, self.server, self._job_state(ctx), self.scenario.train.tensor(client), split, protocol
+            )
 
-    def server_tests(self, split: str, slices: int, protocol: str | None = None) -> Iterator[EvalJob]:
+    def server_tests(self, split: str, slices: int, protocol: str | None = None) -> Iterator[jobs.EvalJob]:
         """Yield the tests of the server's model on a split, in slices of all samples, or (0) on each client's."""
         no_samples = torch.zeros(0, dtype=torch.int64)
         no_counts = torch.zeros(self.scenario.num_classes, dtype=torch.int64)
         # Ids below 0 stand for slices of all samples.
         for client in range(-1, -1 - slices, -1) if slices else range(self.scenario.clients):
             ctx = ClientContext(self.tasks[0], self.round, client, 0, no_counts)
-            yield EvalJob(ctx, self.server, {}, no_samples, split, protocol)
+            yield jobs.EvalJob(ctx, self.server, {}, no_samples, split, protocol)
 
     def step(self) -> RoundReport:
         """Run the next round, with an opening round before the first and a closing round after the last, if the method
@@ -222,7 +214,7 @@ class Federation:
             closing = self._run_with_all("closing", next_round + 1) if next_round == self.tasks[0].rounds else None
         return report.with_stages(opening, closing)
 
-    def _run_with_all(self, stage: Stage, round_: int) -> RoundReport | None:
+    def _run_with_all(self, stage: jobs.Stage, round_: int) -> RoundReport | None:
         """Run the round of a stage over all clients with data; None if the method has no such stage."""
         if stage not in self.methods:
             return None
@@ -249,7 +241,7 @@ class Federation:
             self.server = server
             diagnostics += self._diagnostics(method, uploads, results, ctx)
         self._keep_states(results)
-        with hooked(method, "figures", round_):
+        with jobs.hooked(method, "figures", round_):
             figures = dict(method.figures(self.server, ctx))
         if arrivals is not None:
             figures, diagnostics = figures | arrivals.figures, diagnostics + arrivals.diagnostics
@@ -265,25 +257,28 @@ class Federation:
 
     def _train(
         self, method: Method, round_: int, clients: Sequence[int], work: "_Work", steps: Mapping[int, int] = _NO_LIMITS
-    ) -> tuple[dict[int, JobResult], Uploads]:
+    ) -> tuple[dict[int, jobs.JobResult], Uploads]:
         """Send to clients and train them, some with a largest number of `steps`; return their results, and their
         uploads unpacked, in the order of client ids, in which every mean sums."""
         attackers = frozenset[int]() if method.spec.pooled else frozenset(self.scenario.bad).intersection(clients)
         # The engine asks for each job when a client starts, and no client trains after this loop.
         observed = self.observer is not None and method is self.method
-        jobs, by_client = self._jobs(round_, clients, clients if observed else attackers, steps), dict[int, JobResult]()
-        for result in self.engine.run(jobs):
+        sent, by_client = (
+            self._jobs(round_, clients, clients if observed else attackers, steps),
+            dict[int, jobs.JobResult](),
+        )
+        for result in self.engine.run(sent):
             by_client[result.client] = result
             work.bytes_up[result.client] = wire_size(result.upload) if result.upload else 0
         work.ended, stage = time.perf_counter(), self.stage_of(round_)
         work.seconds += sum(result.seconds for result in by_client.values())
-        work.bytes_down |= jobs.bytes
-        work.payloads |= jobs.payloads
+        work.bytes_down |= sent.bytes
+        work.payloads |= sent.payloads
         if stage != "round" or round_ == self.tasks[0].rounds:  # the payloads of other rounds would only take memory
-            self.sample_jobs[stage] = {**self.sample_jobs.get(stage, {}), **jobs.samples}
+            self.sample_jobs[stage] = {**self.sample_jobs.get(stage, {}), **sent.samples}
         uploads: Uploads = {client: by_client[client].upload for client in sorted(by_client)}
-        forged = with_forged(uploads, attackers, jobs.payloads, self.scenario, method.spec, self.task_of, round_)
-        with hooked(method, "unpack", round_):
+        forged = jobs.with_forged(uploads, attackers, sent.payloads, self.scenario, method.spec, self.task_of, round_)
+        with jobs.hooked(method, "unpack", round_):
             return by_client, method.unpack(self.server, forged, functools.partial(self.context, round_))
 
     def _train_on(self, clock: Clock, method: Method, round_: int, drawn: Sequence[int], work: "_Work") -> Arrivals:
@@ -291,7 +286,7 @@ class Federation:
         spec = method.spec
         keep = self.engine.keep if clock.mixes_rounds else lambda record: record
 
-        def train(clients: Sequence[int], steps: Mapping[int, int]) -> list[tuple[JobResult, int, int]]:
+        def train(clients: Sequence[int], steps: Mapping[int, int]) -> list[tuple[jobs.JobResult, int, int]]:
             if spec.arrivals is not None:
                 self._drawn = round_, tuple(clients)
             by_client, uploads = self._train(method, round_, clients, work, steps)
@@ -301,7 +296,7 @@ class Federation:
             return [(result, work.bytes_down[k], work.bytes_up[k]) for k, result in kept.items()]
 
         def payload(client: int) -> int:
-            with hooked(method, "down", round_, client):
+            with jobs.hooked(method, "down", round_, client):
                 return wire_size(method.down(self.server, client, self.context(round_, client)))
 
         if method is not self.method:
@@ -310,13 +305,13 @@ class Federation:
             return clock.run_round(round_, drawn, payload, train)
         return clock.run_arrivals(round_, self.clients_per_round, spec, payload, train)
 
-    def _jobs(self, round_: int, drawn: Sequence[int], kept: Container[int], steps: Mapping[int, int]) -> SentJobs:
+    def _jobs(self, round_: int, drawn: Sequence[int], kept: Container[int], steps: Mapping[int, int]) -> jobs.SentJobs:
         """The jobs of a round, which are made on demand. kept: clients whose payload is needed after the round."""
         measured = round_report.measured_clients(round_, drawn)
         # by id, in which the server sums, but the last ones by size, so that no worker waits long for the very last
         first, last = drawn[:-_SORTED_BY_SIZE], drawn[-_SORTED_BY_SIZE:]
         clients = [*first, *sorted(last, key=lambda client: -len(self.train[client]))]
-        return SentJobs(
+        return jobs.SentJobs(
             clients, lambda client: self.job(client, round_, measured=client in measured, steps=steps.get(client)), kept
         )
 
@@ -326,7 +321,7 @@ class Federation:
             return self.server, {}
 
         def aggregate(accepted: Uploads) -> Record:
-            with hooked(method, "aggregate", ctx.round):
+            with jobs.hooked(method, "aggregate", ctx.round):
                 return keep_unrecorded(self.server, method.aggregate(self.server, accepted, ctx), accepted)
 
         # A new state may share the memory of uploads, which an engine reuses in the next round, so it is kept.
@@ -351,10 +346,10 @@ class Federation:
         return []
 
     def _diagnostics(
-        self, method: Method, uploads: Uploads, results: Sequence[JobResult], ctx: ServerContext
+        self, method: Method, uploads: Uploads, results: Sequence[jobs.JobResult], ctx: ServerContext
     ) -> list[Diagnostic]:
         """Diagnostics of the method, of losses that diverged, of loss terms, and notes of engine and workers."""
-        with hooked(method, "diagnostics", ctx.round):
+        with jobs.hooked(method, "diagnostics", ctx.round):
             diagnostics = method.diagnostics(self.server, uploads, ctx)
         ratios = round_report.gradient_ratios([result.norms for result in results])
         return [
@@ -365,7 +360,7 @@ class Federation:
             *(note for result in results for note in result.notes),
         ]
 
-    def _keep_states(self, results: Sequence[JobResult]) -> None:
+    def _keep_states(self, results: Sequence[jobs.JobResult]) -> None:
         for result in results:
             if result.state:
                 self.states[result.client] = self.engine.keep(result.state)

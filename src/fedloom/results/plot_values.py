@@ -53,17 +53,12 @@ class ChartRow:
         scaled = [[scale * value for value in values] for values in (means, known, *seeds)]
         at: Sequence[float] = rounds
         if over != "round":
-            passed = [accumulated(curve(result.rows, "virtual_seconds", "system")) for result in self.group.results]
+            curves = [curve(result.rows, "virtual_seconds", "system") for result in self.group.results]
+            passed = [dict(zip(logged, accumulate(seconds), strict=True)) for logged, seconds in curves]
             if not all(passed):
                 return None
             at = [fmean(seconds[r] for seconds in passed) for r in rounds]
         return palette.Curve(self.method, self.tone, at, scaled[0], scaled[1] or None, scaled[2:])
-
-
-def accumulated(by_round: tuple[Sequence[int], Sequence[float]]) -> dict[int, float]:
-    """Return by round the sum of the values up to it."""
-    rounds, values = by_round
-    return dict(zip(rounds, accumulate(values), strict=True))
 
 
 def chart_rows(groups: Sequence[grouping.Group]) -> list[ChartRow]:

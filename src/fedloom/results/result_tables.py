@@ -6,17 +6,8 @@ from math import isfinite
 from statistics import fmean
 from typing import Any
 
+from fedloom.core import text as words
 from fedloom.core.errors import ConfigError
-from fedloom.core.text import (
-    BASELINE,
-    bytes_text,
-    percent,
-    plus_minus,
-    seconds_text,
-    seeds_share,
-    seeds_text,
-    with_unit,
-)
 from fedloom.results.comparability import panel_titles, row_names, same_setting
 from fedloom.results.data_table import DataTable, Field, diverged_field, label_with_notes, or_dash
 from fedloom.results.group import Group, ResultRow, mean_std, mean_text
@@ -29,18 +20,12 @@ from fedloom.runs.storage.run_data import RunData
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The first tested round whose test accuracy is at least the target, and the cost of all rounds up to it.
-
-    Attributes:
-        bytes: downloads and uploads of all clients.
-        flops: the run's, in proportion to the samples trained until then.
-        virtual_seconds: on the clients' devices (`devices`); 0 without.
-    """
+    """The first tested round whose test accuracy is at least the target, and the cost of all rounds up to it."""
 
     round: int
-    bytes: int
-    flops: float
-    virtual_seconds: float
+    bytes: int  # downloads and uploads of all clients
+    flops: float  # the run's, in proportion to the samples trained until then
+    virtual_seconds: float  # on the clients' devices (`devices`); 0 without
 
 
 def reached(result: RunData, target: float) -> Reached | None:
@@ -111,7 +96,7 @@ def costs(groups: Sequence[Group]) -> list[Costs]:
     """Return the costs of every group, in their order."""
     times = [[ms for ms in map(epoch_ms, group.results) if ms is not None] for group in groups]
     baselines = [(group.row, of_group) for group, of_group in zip(groups, times, strict=True)]
-    baselines = [(row, of_group) for row, of_group in baselines if row["method"] == BASELINE]
+    baselines = [(row, of_group) for row, of_group in baselines if row["method"] == words.BASELINE]
     by_group = []
     for group, ours in zip(groups, times, strict=True):
         base: list[float] = next((of_group for row, of_group in baselines if same_setting(group.row, row)), [])
@@ -148,7 +133,7 @@ def metric_text(row: ResultRow, name: str) -> str:
     if name not in row["metrics"]:
         return ""
     text = mean_text(name, row["metrics"][name], row["metrics_std"][name])
-    return text + seeds_share(row["metrics_n"][name], row["n"])
+    return text + words.seeds_share(row["metrics_n"][name], row["n"])
 
 
 def result_columns(rows: Sequence[ResultRow]) -> list[Field[ResultRow]]:
@@ -159,19 +144,19 @@ def result_columns(rows: Sequence[ResultRow]) -> list[Field[ResultRow]]:
         Field("protocol", lambda row: row["protocol"]),
         Field("select", lambda row: row["select"]),
         Field("n", lambda row: str(row["n"]), lambda row: row["n"]),
-        Field("accuracy %", lambda row: plus_minus(row["accuracy"], row["std"]), lambda row: row["accuracy"]),
+        Field("accuracy %", lambda row: words.plus_minus(row["accuracy"], row["std"]), lambda row: row["accuracy"]),
         *map(_figure, figure_names(rows)),  # an epsilon says little without its accuracy
-        Field.of("best val %", lambda row: row["best_val"], percent),
-        Field.of("up", lambda row: row["bytes_up"], bytes_text),
-        Field.of("down", lambda row: row["bytes_down"], bytes_text),
-        Field.of("time", lambda row: row["seconds"], seconds_text),
+        Field.of("best val %", lambda row: row["best_val"], words.percent),
+        Field.of("up", lambda row: row["bytes_up"], words.bytes_text),
+        Field.of("down", lambda row: row["bytes_down"], words.bytes_text),
+        Field.of("time", lambda row: row["seconds"], words.seconds_text),
         *map(_metric, metric_names(rows)),
     ]
     if any(row["diverged"] for row in rows):
-        columns.append(Field("diverged", lambda row: seeds_text(row["diverged"]) if row["diverged"] else "no"))
+        columns.append(Field("diverged", lambda row: words.seeds_text(row["diverged"]) if row["diverged"] else "no"))
     if any(row["attack"] for row in rows):
         columns.append(Field("attack", lambda row: row["attack"] or "none"))
-        columns.append(Field.of("success %", lambda row: row["attack_success"], percent))
+        columns.append(Field.of("success %", lambda row: row["attack_success"], words.percent))
     return columns
 
 
@@ -184,7 +169,7 @@ def _figure(name: str) -> Field[ResultRow]:
 
 
 def _metric(name: str) -> Field[ResultRow]:
-    return Field(with_unit(name), lambda row: metric_text(row, name), lambda row: row["metrics"].get(name))
+    return Field(words.with_unit(name), lambda row: metric_text(row, name), lambda row: row["metrics"].get(name))
 
 
 def record(row: ResultRow) -> dict[str, Any]:
@@ -212,7 +197,7 @@ def results_table(results: Sequence[RunData], with_notes: bool = False) -> DataT
             for measure in measures
         ]
         bold = {
-            (index, headings.index(with_unit(measure.name)))
+            (index, headings.index(words.with_unit(measure.name)))
             for measure, indices in zip(measures, best, strict=True)
             for index in indices
         }
@@ -238,11 +223,11 @@ def target_table(results: Sequence[RunData], targets: Sequence[float]) -> DataTa
         Field("target %", lambda cell: f"{100 * cell[1]:g}", lambda cell: cell[1]),
         Field("seeds there", lambda cell: f"{cell[2].n} of {cell[2].of}", lambda cell: cell[2].n),
         Field.of("round", lambda cell: cell[2].round, "{:.0f}".format),
-        Field.of("bytes", lambda cell: cell[2].bytes, bytes_text),
+        Field.of("bytes", lambda cell: cell[2].bytes, words.bytes_text),
         Field.of("FLOPs", lambda cell: cell[2].flops, "{:.3g}".format),
     ]
     if any(mean.virtual_seconds for *_, mean in reached):
-        columns.append(Field.of("virtual time", lambda cell: cell[2].virtual_seconds, seconds_text))
+        columns.append(Field.of("virtual time", lambda cell: cell[2].virtual_seconds, words.seconds_text))
     records = [
         {"label": row["label"], "target": target, **asdict(mean), "protocol": row["protocol"]}
         | diverged_field(row["diverged"])
@@ -265,7 +250,7 @@ def cost_table(results: Sequence[RunData]) -> DataTable:
         Field("ms per local epoch", lambda cell: _ms(cell[1]), lambda cell: cell[1].epoch_ms),
         Field.of("× FedAvg", lambda cell: cell[1].relative, "{:.2f}".format),
         Field.of("FLOPs", lambda cell: cell[1].flops, "{:.3g}".format),
-        Field.of("bytes", lambda cell: cell[1].bytes, bytes_text),
+        Field.of("bytes", lambda cell: cell[1].bytes, words.bytes_text),
     ]
     records = [{"label": label, **asdict(cost)} for label, cost in labelled]
     return DataTable.of("costs", "", columns, labelled, records=records, title="Cost of a run")

@@ -152,22 +152,16 @@ def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[
     seconds = {name: round(total_over_rounds(rows, f"seconds_{name}"), 3) for name in SECONDS}
     # The total of a round is logged before its checkpoint, whose time is therefore added here.
     seconds["total"] = round(seconds["total"] + seconds["checkpoint"], 3)
-    samples = total_over_rounds(rows, "samples")
+    samples, late = (total_over_rounds(rows, name) for name in ("samples", "late"))
+    virtual = {"virtual_seconds": total_over_rounds(rows, "virtual_seconds"), "late": int(late)}
     return {
         **{name: int(total_over_rounds(rows, name)) for name in ("bytes_up", "bytes_down", "samples")},
         **_flops(federation, worker, rows),
         "samples_per_second": round(samples / max(seconds["train"], 1e-9), 1),
         "seconds": seconds,
-        **_virtual(federation, rows),
+        **(virtual if federation.clock else {}),
         "peak_memory_mb": peak_memory_mb(),
     }
-
-
-def _virtual(federation: Federation, rows: Sequence[Row]) -> dict[str, float]:
-    """Return the virtual time of a run on its clients' devices, and how many clients missed a deadline."""
-    if federation.clock is None:
-        return {}
-    return {"virtual_seconds": total_over_rounds(rows, "virtual_seconds"), "late": int(total_over_rounds(rows, "late"))}
 
 
 def _flops(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:

@@ -8,13 +8,24 @@ from pydantic import Field, model_validator
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions import partition as base
+from fedloom.data.partitions.partition import (
+    Alpha,
+    Dealt,
+    MaxDraws,
+    MinSamples,
+    Partition,
+    Shares,
+    cut,
+    deal_by_counts,
+    partition,
+    shuffled_classes,
+)
 from fedloom.data.sources.cifar import coarse_labels
 from fedloom.data.views import Indices, Views, even_sizes, starts
 
 
-@base.partition("iid")
-class IID(base.Partition):
+@partition("iid")
+class IID(Partition):
     """No skew: samples shuffled and dealt in equal parts (sizes differ by at most one).
 
     Example:
@@ -25,15 +36,15 @@ class IID(base.Partition):
 
     takes_multi = True
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> base.Dealt:
-        return base.Dealt(
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        return Dealt(
             Views.split_evenly(rng.permutation(len(train)), clients),
             Views.split_evenly(rng.permutation(len(test)), clients),
         )
 
 
-@base.partition("quantity")
-class Quantity(base.Partition):
+@partition("quantity")
+class Quantity(Partition):
     """Quantity skew: sizes drawn from Dirichlet(alpha, ..., alpha), labels as they come (no label skew).
 
     Li et al. 2022 (NIID-Bench, arXiv 2102.02079). Test views take the same shares.
@@ -46,34 +57,34 @@ class Quantity(base.Partition):
     """
 
     takes_multi = True
-    alpha: base.Alpha = Field(
+    alpha: Alpha = Field(
         description="Concentration of the Dirichlet distribution; small values mean very unequal sizes.", examples=[0.5]
     )
-    min_samples: base.MinSamples = 10
-    max_draws: base.MaxDraws = 1000
+    min_samples: MinSamples = 10
+    max_draws: MaxDraws = 1000
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> base.Dealt:
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         self.require_enough(clients, self.min_samples, len(train))
         # Samples are shuffled only for the draw that is kept: a redraw costs no permutation of the data.
         for draw in range(1, self.max_draws + 1):
             shares = rng.dirichlet(np.full(clients, self.alpha))
-            sizes = base.cut(shares, len(train))
+            sizes = cut(shares, len(train))
             if sizes.min() >= self.min_samples:
-                return base.Dealt(
+                return Dealt(
                     Views(rng.permutation(len(train)), starts(sizes)),
-                    Views(rng.permutation(len(test)), starts(base.cut(shares, len(test)))),
+                    Views(rng.permutation(len(test)), starts(cut(shares, len(test)))),
                     draw,
                 )
         outcome = f"{clients} clients {self.min_samples} samples; raise alpha, or lower clients or min_samples"
         raise self.refusal(f"none of {self.max_draws} draws with alpha {self.alpha} gave each of {outcome}")
 
 
-class FixedClasses(base.Partition):
+class FixedClasses(Partition):
     """Base: every class has k = classes_per_client N / C holders, a whole number, who share it."""
 
     classes_per_client: int = Field(ge=1, description="Number of classes that each client holds.", examples=[2])
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> base.Dealt:
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         holders = self.choose_holders(clients, train.num_classes, rng)
         parts = [data.y.numpy() for data in (train, test)]
         totals = np.stack([np.bincount(labels, minlength=train.num_classes) for labels in parts])
@@ -84,8 +95,8 @@ class FixedClasses(base.Partition):
         counts = np.zeros((2, clients, train.num_classes), np.int64)
         for label, class_holders in enumerate(holders):
             counts[:, class_holders, label] = self.sizes(totals[:, label], k, rng)
-        train_views, test_views = (base.deal_by_counts(*part, rng) for part in zip(parts, counts, strict=True))
-        return base.Dealt(train_views, test_views)
+        train_views, test_views = (deal_by_counts(*part, rng) for part in zip(parts, counts, strict=True))
+        return Dealt(train_views, test_views)
 
     def fewest(self, holders: int) -> int:
         raise NotImplementedError
@@ -119,7 +130,7 @@ class FixedClasses(base.Partition):
         return by_class.reshape(num_classes, rounds)
 
 
-@base.partition("classes")
+@partition("classes")
 class Classes(FixedClasses):
     """Each client holds the same number of classes; each class is cut evenly between its holders, without a rest.
 
@@ -141,7 +152,7 @@ class Classes(FixedClasses):
         return np.stack([even_sizes(total, holders) for total in totals])
 
 
-@base.partition("pathological")
+@partition("pathological")
 class Pathological(FixedClasses):
     """Each client holds a few classes, of each a share in proportion to a draw from U(low, high).
 
@@ -178,8 +189,8 @@ class Pathological(FixedClasses):
         return sizes
 
 
-@base.partition("pachinko")
-class Pachinko(base.Partition):
+@partition("pachinko")
+class Pachinko(Partition):
     """Pachinko allocation: clients prefer a few superclasses of CIFAR-100, and classes within them.
 
     Li and McCallum 2006; on CIFAR-100: Reddi et al. 2021 (arXiv 2003.00295), Fed-CO2's CIFAR-100 "Dirichlet". Per
@@ -196,18 +207,18 @@ class Pachinko(base.Partition):
         array([120, 120, 120, 120, 120, 120, 120, 120, 120, 120])
     """
 
-    alpha: base.Alpha = Field(
+    alpha: Alpha = Field(
         0.3, description="Concentration of the Dirichlet distribution over superclasses; small values mean strong skew."
     )
-    beta: base.Alpha = Field(
+    beta: Alpha = Field(
         10.0, description="Concentration of the Dirichlet distribution in a superclass; small values mean strong skew."
     )
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> base.Dealt:
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         coarse = np.array(coarse_labels(train.classes))
         self.require_enough(clients, 1, len(train) + len(test))
         labels = np.concatenate([train.y.numpy(), test.y.numpy()])
-        class_rows = base.shuffled_classes(labels, train.num_classes, rng)
+        class_rows = shuffled_classes(labels, train.num_classes, rng)
         remaining = np.array([len(rows) for rows in class_rows])
         owner = np.full(len(labels), -1, np.int64)
         for client in range(clients):
@@ -216,9 +227,7 @@ class Pachinko(base.Partition):
                 first = len(class_rows[label]) - remaining[label]
                 owner[class_rows[label][first : first + counts[label]]] = client
             remaining -= counts
-        return base.Dealt(
-            Views.from_owners(owner[: len(train)], clients), Views.from_owners(owner[len(train) :], clients)
-        )
+        return Dealt(Views.from_owners(owner[: len(train)], clients), Views.from_owners(owner[len(train) :], clients))
 
     def _draw(self, remaining: Indices, coarse: Indices, samples: int, rng: np.random.Generator) -> Indices:
         """How many samples of each class [C] one client draws, of `remaining` [C]."""
@@ -241,9 +250,7 @@ class Pachinko(base.Partition):
         return counts
 
 
-def _present_shares(
-    superclass_shares: base.Shares, class_shares: base.Shares, coarse: Indices, remaining: Indices
-) -> base.Shares:
+def _present_shares(superclass_shares: Shares, class_shares: Shares, coarse: Indices, remaining: Indices) -> Shares:
     """Probability of each class [C] in one draw: superclass, then class, among those that have samples left."""
     present = np.where(remaining > 0, class_shares, 0.0)
     superclass_totals = np.bincount(coarse, weights=present, minlength=len(superclass_shares))
@@ -254,15 +261,15 @@ def _present_shares(
     )
     if shares.sum() == 0:  # this client's shares of all that is left are too small for float64
         shares = (remaining > 0).astype(np.float64)
-    scaled: base.Shares = shares / shares.sum()
+    scaled: Shares = shares / shares.sum()
     return scaled
 
 
 _BIASED = 5
 
 
-@base.partition("nid2")
-class NID2(base.Partition):
+@partition("nid2")
+class NID2(Partition):
     """FedSC's second setting (after FedDisco's `noniid-2`): 5 biased clients with C/5 classes each, 1 with all classes.
 
     With n_c samples of class c and s_c = floor(n_c / 6): client i in 0 .. 4 gets 5 s_c samples of each class from
@@ -275,7 +282,7 @@ class NID2(base.Partition):
         array([10, 10, 10, 10, 10])
     """
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> base.Dealt:
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         self.require_clients(clients, _BIASED + 1, "has 5 biased clients and one with all classes")
         if train.num_classes % _BIASED:
             need = f"need a multiple of 5 classes, the source has {train.num_classes}"
@@ -285,8 +292,8 @@ class NID2(base.Partition):
         if counts.min() <= _BIASED:
             raise self.refusal(f"class {counts.argmin()} has {counts.min()} training samples; 6 clients need 6 or more")
         test_counts = np.bincount(test_labels, minlength=train.num_classes)
-        train_views = base.deal_by_counts(labels, _counts(counts), rng)
-        return base.Dealt(train_views, base.deal_by_counts(test_labels, _counts(test_counts), rng))
+        train_views = deal_by_counts(labels, _counts(counts), rng)
+        return Dealt(train_views, deal_by_counts(test_labels, _counts(test_counts), rng))
 
 
 def _counts(available: Indices) -> Indices:

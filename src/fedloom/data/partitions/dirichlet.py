@@ -8,12 +8,25 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions import partition as base
+from fedloom.data.partitions.partition import (
+    Alpha,
+    Dealt,
+    MaxDraws,
+    MinSamples,
+    Partition,
+    Shares,
+    cut,
+    deal_alike,
+    deal_by_counts,
+    deal_by_shares,
+    partition,
+    shuffled_classes,
+)
 from fedloom.data.views import Indices, Views
 
 
-@base.partition("dirichlet")
-class Dirichlet(base.Partition):
+@partition("dirichlet")
+class Dirichlet(Partition):
     """Label skew: for each class, shares over clients drawn from Dirichlet(alpha, ..., alpha).
 
     Hsu et al. 2019, arXiv 1909.06335; the redraw until every client has enough samples is Yurochkin et al. 2019. The
@@ -26,7 +39,7 @@ class Dirichlet(base.Partition):
         True
     """
 
-    alpha: base.Alpha = Field(
+    alpha: Alpha = Field(
         description="Concentration of the Dirichlet distribution. Small values mean strong skew (at 0.1 most "
         "clients see few classes), large values mean even shares.",
         examples=[0.1],
@@ -38,15 +51,15 @@ class Dirichlet(base.Partition):
         "as many. With 0 there is one plain draw, whose shares are independent between classes, as in FedDW. If no "
         "draw does, the smallest clients get samples of the largest.",
     )
-    max_draws: base.MaxDraws = 1000
+    max_draws: MaxDraws = 1000
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> base.Dealt:
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         self.require_enough(clients, self.min_samples, len(train))
         holders = [np.arange(clients)] * train.num_classes
         return _deal_to_holders(self, holders, train, test, clients, rng)
 
 
-Accept = Callable[[base.Shares, Indices], NDArray[np.bool_]]
+Accept = Callable[[Shares, Indices], NDArray[np.bool_]]
 """(shares [B, P, C], sizes [B, P, C]) -> which of the B draws are good [B]."""
 
 _AT_ONCE = 1 << 17  # numbers drawn together
@@ -55,7 +68,7 @@ _AT_ONCE = 1 << 17  # numbers drawn together
 class BalancedCut(NamedTuple):
     """Accepted draw: shares [P, C] (columns sum to 1), sizes [P, C] (columns sum to n_c), how many draws it took."""
 
-    shares: base.Shares
+    shares: Shares
     sizes: Indices
     draws: int
 
@@ -77,9 +90,7 @@ def balanced_cut(
     raise dealer.refusal(f"none of {dealer.max_draws} draws with alpha {dealer.alpha} gave each of {goal}")
 
 
-def _draw(
-    counts: Indices, parts: int, alpha: float, draws: int, rng: np.random.Generator
-) -> tuple[base.Shares, Indices]:
+def _draw(counts: Indices, parts: int, alpha: float, draws: int, rng: np.random.Generator) -> tuple[Shares, Indices]:
     shares = np.empty((draws, parts, len(counts)))
     sizes = np.empty((draws, parts, len(counts)), np.int64)
     held_counts = np.zeros((draws, parts), np.int64)
@@ -91,7 +102,7 @@ def _draw(
         is_degenerate = weights.sum(1) == 0  # no open part has a weight that float64 can hold: equal parts
         weights[is_degenerate] = np.where(is_open[is_degenerate].any(1, keepdims=True), is_open[is_degenerate], True)
         shares[:, :, label] = weights / weights.sum(1, keepdims=True)
-        sizes[:, :, label] = base.cut(shares[:, :, label], count)
+        sizes[:, :, label] = cut(shares[:, :, label], count)
         held_counts += sizes[:, :, label]
     return shares, sizes
 
@@ -99,8 +110,8 @@ def _draw(
 _GROUP = 10
 
 
-@base.partition("dirichlet-equal")
-class DirichletEqual(base.Partition):
+@partition("dirichlet-equal")
+class DirichletEqual(Partition):
     """All clients hold the same number of samples (+-1); their mixes are softer than the concentration says.
 
     As in the released code of FedSKC and FedSC: samples are shuffled and cut into groups of 10 clients; within a group
@@ -115,10 +126,10 @@ class DirichletEqual(base.Partition):
         True
     """
 
-    alpha: base.Alpha = Field(examples=[0.2])
-    max_draws: base.MaxDraws = 100_000
+    alpha: Alpha = Field(examples=[0.2])
+    max_draws: MaxDraws = 100_000
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> base.Dealt:
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         labels = train.y.numpy()
         shuffled = rng.permutation(len(labels))
         first_clients = range(0, clients, _GROUP)
@@ -129,15 +140,15 @@ class DirichletEqual(base.Partition):
             lists.append(group_list)
             draws += group_draws
         views = Views.split_evenly(np.concatenate(lists), clients)
-        tests = base.deal_alike(views, labels, test.y.numpy(), train.num_classes, rng)
-        return base.Dealt(views, tests, draws, len(lists))
+        tests = deal_alike(views, labels, test.y.numpy(), train.num_classes, rng)
+        return Dealt(views, tests, draws, len(lists))
 
     def _lists(
         self, group: Indices, labels: Indices, num_classes: int, clients: int, rng: np.random.Generator
     ) -> tuple[Indices, int]:
         """Return the lists of a group's clients end to end, and the number of draws."""
         minimum = len(group) // (2 * clients)
-        class_rows = base.shuffled_classes(labels[group], num_classes, rng)
+        class_rows = shuffled_classes(labels[group], num_classes, rng)
         counts = np.array([len(rows) for rows in class_rows])
         goal = f"{clients} clients of a group {minimum} samples, half the mean; raise alpha or max_draws"
         drawn = balanced_cut(self, counts, clients, lambda _, sizes: sizes.sum(2).min(1) >= minimum, goal, rng)
@@ -145,8 +156,8 @@ class DirichletEqual(base.Partition):
         return group[np.concatenate(class_rows)[np.argsort(owner, kind="stable")]], drawn.draws
 
 
-@base.partition("dirichlet-fedma")
-class DirichletFedMA(base.Partition):
+@partition("dirichlet-fedma")
+class DirichletFedMA(Partition):
     """Dirichlet shares per class, none for clients that hold n / N samples already; redrawn until all hold enough.
 
     Wang et al. 2020 (FedMA, arXiv 2002.06440); what FedSKC's and FedSC's papers refer to, and, with `min_test: 10`,
@@ -159,23 +170,23 @@ class DirichletFedMA(base.Partition):
         True
     """
 
-    alpha: base.Alpha = Field(examples=[0.5])
-    min_samples: base.MinSamples = 10
+    alpha: Alpha = Field(examples=[0.5])
+    min_samples: MinSamples = 10
     min_test: int = Field(
         0, ge=0, description="Smallest number of test samples of a client; it is drawn again until all have as many."
     )
-    max_draws: base.MaxDraws = 1000
+    max_draws: MaxDraws = 1000
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> base.Dealt:
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         self.require_enough(clients, self.min_samples, len(train))
         self.require_enough(clients, self.min_test, len(test), "test samples")
         labels, test_labels, classes = train.y.numpy(), test.y.numpy(), train.num_classes
         test_counts = np.bincount(test_labels, minlength=classes)
 
-        def enough(shares: base.Shares, sizes: Indices) -> NDArray[np.bool_]:
+        def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
             is_accepted: NDArray[np.bool_] = sizes.sum(2).min(1) >= self.min_samples
             if self.min_test:
-                test_sizes = base.cut(shares.swapaxes(1, 2), test_counts[:, None])
+                test_sizes = cut(shares.swapaxes(1, 2), test_counts[:, None])
                 is_accepted &= test_sizes.sum(1).min(1) >= self.min_test
             return is_accepted
 
@@ -183,15 +194,15 @@ class DirichletFedMA(base.Partition):
         least = f"{self.min_samples} samples and {self.min_test} test samples"
         goal = f"{clients} clients {least}; raise alpha, or lower clients, min_samples or min_test"
         drawn = balanced_cut(self, counts, clients, enough, goal, rng)
-        views = base.deal_by_counts(labels, drawn.sizes, rng)
-        return base.Dealt(views, base.deal_by_shares(test_labels, drawn.shares, rng), drawn.draws)
+        views = deal_by_counts(labels, drawn.sizes, rng)
+        return Dealt(views, deal_by_shares(test_labels, drawn.shares, rng), drawn.draws)
 
 
 _HOLDERS_OF_EVEN = 5  # a class needs a fifth of the clients that it would have if classes were drawn evenly
 
 
-@base.partition("extended-dirichlet")
-class ExtendedDirichlet(base.Partition):
+@partition("extended-dirichlet")
+class ExtendedDirichlet(Partition):
     """Each client draws its classes, then each class is dealt by Dirichlet(alpha) among the clients that drew it.
 
     ExDir(C, alpha) of Li and Lyu, NeurIPS 2023, arXiv 2311.03154. A client's classes are drawn uniformly, without
@@ -212,7 +223,7 @@ class ExtendedDirichlet(base.Partition):
     classes_per_client: int = Field(
         ge=1, description="Number of classes that a client draws; of some of them it may get no sample.", examples=[2]
     )
-    alpha: base.Alpha = Field(
+    alpha: Alpha = Field(
         description="Concentration of the Dirichlet distribution over the clients of a class. Small values give one "
         "of them nearly all samples, large ones even shares.",
         examples=[10.0],
@@ -220,12 +231,12 @@ class ExtendedDirichlet(base.Partition):
     balanced: bool = Field(
         False, description="Whether a client that holds its fair part of all samples gets no more classes, as released."
     )
-    min_samples: base.MinSamples = 10
+    min_samples: MinSamples = 10
     max_draws: int = Field(
         1000, ge=1, description="Largest number of draws of classes, and of shares, before the partition is refused."
     )
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> base.Dealt:
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         self.require_enough(clients, self.min_samples, len(train))
         holders = self._holders(clients, train.num_classes, rng)
         return _deal_to_holders(self, holders, train, test, clients, rng)
@@ -258,13 +269,11 @@ def _deal_to_holders(
     test: Dataset,
     clients: int,
     rng: np.random.Generator,
-) -> base.Dealt:
+) -> Dealt:
     """Deal each class among its holders by Dirichlet shares, drawn again until every client has enough samples."""
     balanced = isinstance(options, ExtendedDirichlet) and options.balanced
     # Samples are shuffled once, and only shares are drawn again: a redraw then costs no permutation of the data.
-    class_rows, test_class_rows = (
-        base.shuffled_classes(data.y.numpy(), train.num_classes, rng) for data in (train, test)
-    )
+    class_rows, test_class_rows = (shuffled_classes(data.y.numpy(), train.num_classes, rng) for data in (train, test))
     owner, test_owner = np.empty(len(train), np.int64), np.empty(len(test), np.int64)
     fewest_lacking, nearest = len(train), owner
     for draw in range(1, options.max_draws + 1):
@@ -275,24 +284,24 @@ def _deal_to_holders(
                 open_shares = shares * (held_counts[class_holders] * clients < len(train))
                 if open_shares.sum() > 0:  # else all holders are full, and keep the shares as drawn
                     shares = open_shares / open_shares.sum()
-            sizes = base.cut(shares, len(rows))
+            sizes = cut(shares, len(rows))
             owner[rows] = np.repeat(class_holders, sizes)
-            test_owner[test_rows] = np.repeat(class_holders, base.cut(shares, len(test_rows)))
+            test_owner[test_rows] = np.repeat(class_holders, cut(shares, len(test_rows)))
             held_counts[class_holders] += sizes
         if held_counts.min() >= options.min_samples:
-            return base.Dealt(Views.from_owners(owner, clients), Views.from_owners(test_owner, clients), draw)
+            return Dealt(Views.from_owners(owner, clients), Views.from_owners(test_owner, clients), draw)
         lacking = int(np.maximum(options.min_samples - held_counts, 0).sum())
         if lacking < fewest_lacking:
             fewest_lacking, nearest = lacking, owner.copy()
     if isinstance(options, Dirichlet):  # with few classes no draw may do; the other kind limits classes per client
         views = Views.from_owners(_filled_up(nearest, options.min_samples, clients, rng), clients)
-        test_views = base.deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng)
+        test_views = deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng)
         note = (
             f"partition dirichlet: none of {options.max_draws:,} draws with alpha {options.alpha} gave each of "
             f"{clients} clients {options.min_samples} samples; in the nearest one {fewest_lacking:,} samples went from "
             "the largest clients to those with fewer (min_samples: 0 takes a plain draw, dirichlet-equal equal sizes)"
         )
-        return base.Dealt(views, test_views, options.max_draws, 0, notes=(note,))
+        return Dealt(views, test_views, options.max_draws, 0, notes=(note,))
     raise options.refusal(
         f"none of {options.max_draws} draws with alpha {options.alpha} gave each of {clients} clients "
         f"{options.min_samples} samples; raise alpha or classes_per_client, or lower clients or min_samples"

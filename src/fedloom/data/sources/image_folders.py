@@ -13,12 +13,20 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import require_memory
 from fedloom.data.sources import class_folders, medical
-from fedloom.data.sources import source as base
 from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits, published_set
 from fedloom.data.sources.class_folders import LabelledFiles
 from fedloom.data.sources.files import Files, open_files
 from fedloom.data.sources.npz import PublishedImages, channels_first, read_npz
 from fedloom.data.sources.pixels import WHITE, PictureNotes, decode_into, read_pixels, resized
+from fedloom.data.sources.source import (
+    GroupPattern,
+    MaxBadSamples,
+    file_name_notes,
+    first_rows,
+    number_groups,
+    source,
+    stratified_split,
+)
 
 
 def decode_parts(
@@ -73,7 +81,7 @@ def parse_class_folders(
     *,
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
-    group: base.GroupPattern | str | None = None,
+    group: GroupPattern | str | None = None,
     max_bad: int = 0,
 ) -> ParsedSplits:
     """Make a set from class folders, see `find_class_folders` (files, classes) and `decode_parts` (size, channels,
@@ -86,9 +94,9 @@ def parse_class_folders(
     groups: list[np.ndarray | None] = [None, None]
     roots = zip(pictures, (listed.roots[0], listed.roots[-1]), strict=False)
     paths = [[name[len(root) :].partition("/")[2] for name, _ in part] for part, root in roots]
-    if isinstance(group, base.GroupPattern):
+    if isinstance(group, GroupPattern):
         ids = [group.ids(part, origin) for part in paths]
-        groups = [*base.number_groups(ids, [*map(len, ids)], origin)]
+        groups = [*number_groups(ids, [*map(len, ids)], origin)]
     patients, about_patients = medical.patients(group, files, [name for part in pictures for name, _ in part])
     if patients is not None:
         groups = [*np.split(np.unique(patients, return_inverse=True)[1], [len(pictures[0])])]
@@ -96,7 +104,7 @@ def parse_class_folders(
         rows = rng.permutation(len(listed.train)), np.arange(len(listed.test))
     else:
         labels = np.array([label for _, label in listed.train])
-        rows = base.stratified_split(labels, test_share, rng, origin, groups[0])
+        rows = stratified_split(labels, test_share, rng, origin, groups[0])
         pictures, paths, groups = pictures * 2, paths * 2, groups[:1] * 2
     train, test = ([part[row] for row in chosen] for part, chosen in zip(pictures, rows, strict=True))
     parsed = decode_parts(files, train, test, listed.classes, size, channels, allocate, max_bad)
@@ -108,12 +116,12 @@ def parse_class_folders(
         about_classes += class_folders.class_name_notes(train, test, listed.classes, origin)
     if group is None and patients is None and classes is None:
         shown = [[part[row] for row in chosen] for part, chosen in zip(paths, rows, strict=True)]
-        about_classes += base.file_name_notes(shown[0], shown[1], origin)
+        about_classes += file_name_notes(shown[0], shown[1], origin)
     about_classes += about_patients
     return replace(parsed.with_notes(*listed.notes, *files.notes(), *about_classes), has_class_notes=True)
 
 
-@base.source("image-folder")
+@source("image-folder")
 class ImageFolder(ImageSource):
     """Any pictures in class folders, in a folder or an archive (.zip, .tar.gz).
 
@@ -132,7 +140,7 @@ class ImageFolder(ImageSource):
     test_share: float = Field(
         0.2, gt=0, lt=1, description="Share of each class held out as test pictures where the folder has no test part."
     )
-    max_bad_samples: base.MaxBadSamples = 0
+    max_bad_samples: MaxBadSamples = 0
 
     def files(self) -> Sequence[Path]:
         if not self.path.exists():
@@ -218,10 +226,8 @@ class _DomainFolders(PublishedImages):
         train, test = ([sample for parts in split for sample in parts[side]] for side in (0, 1))
         parsed = decode_parts(files, train, test, self.class_names, self.size, 3, allocate)
         parsed = replace(parsed, has_class_notes=True)  # those of each domain, below
-        if isinstance(self.group, base.GroupPattern):
-            ids = base.number_groups(
-                [self._ids(part) for part in (train, test)], [len(train), len(test)], str(files.path)
-            )
+        if isinstance(self.group, GroupPattern):
+            ids = number_groups([self._ids(part) for part in (train, test)], [len(train), len(test)], str(files.path))
             train_part, test_part = replace(parsed.train, group=ids[0]), replace(parsed.test, group=ids[1])
             parsed = replace(parsed, train=train_part, test=test_part)
         missing = [
@@ -260,26 +266,24 @@ class _DomainFolders(PublishedImages):
         domain = self.domain_names[number]
         if files.has(f"{domain}_train.txt") and files.has(f"{domain}_test.txt"):
             train, test = (self._listed(files, f"{domain}_{part}.txt") for part in ("train", "test"))
-            return base.first_rows(train, self.per_domain, domain), test
+            return first_rows(train, self.per_domain, domain), test
         listed, _ = class_folders.list_classes(names, domain, self.class_names, str(files.path))
-        groups = (
-            np.unique(self._ids(listed), return_inverse=True)[1] if isinstance(self.group, base.GroupPattern) else None
-        )
+        groups = np.unique(self._ids(listed), return_inverse=True)[1] if isinstance(self.group, GroupPattern) else None
         rows = self._rows(np.array([label for _, label in listed]), number, groups)
         train, test = ([listed[row] for row in part] for part in rows)
         return train, test
 
     def _ids(self, listed: LabelledFiles) -> list[str]:
         """Return the group of each picture by the pattern of the key `group`: no group has pictures of two domains."""
-        assert isinstance(self.group, base.GroupPattern)
+        assert isinstance(self.group, GroupPattern)
         ids = self.group.ids([name.split("/", 2)[2] for name, _ in listed], self.kind)
         return [f"{name.partition('/')[0]}/{of}" for (name, _), of in zip(listed, ids.tolist(), strict=True)]
 
     def _rows(self, labels: np.ndarray, number: int, groups: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         domain = self.domain_names[number]
         # A stream for each domain: its split does not depend on how many samples the others have.
-        train, test = base.stratified_split(labels, _TEST_SHARE, np.random.default_rng([0, number]), domain, groups)
-        return base.first_rows(train, self.per_domain, domain), test
+        train, test = stratified_split(labels, _TEST_SHARE, np.random.default_rng([0, number]), domain, groups)
+        return first_rows(train, self.per_domain, domain), test
 
     def _listed(self, files: Files, name: str) -> LabelledFiles:
         listed = []

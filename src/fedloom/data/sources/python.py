@@ -12,11 +12,21 @@ from fedloom.data.dataset import one_hot_hint
 from fedloom.data.imputation import DropColumns, Impute, Incomplete
 from fedloom.data.labels import as_string_array, class_ids, missing_marks, multi_labels, sorted_words
 from fedloom.data.sources import cached
-from fedloom.data.sources import source as base
 from fedloom.data.sources.cached import Normalise, ParsedSamples
 from fedloom.data.sources.hf import from_huggingface
 from fedloom.data.sources.npz import ArrayLike, as_array, channels_first, index_notes, layout_notes
 from fedloom.data.sources.pixels import WHITE, PictureNotes
+from fedloom.data.sources.source import (
+    Labels,
+    SharedGroups,
+    Source,
+    Splits,
+    configure_source,
+    drop_shared,
+    number_groups,
+    source,
+    stratified_split,
+)
 from fedloom.data.views import Views, split_three
 
 _READ_TWICE = 32  # items of a data set, to see whether they change
@@ -47,12 +57,12 @@ def from_arrays(
     test_share: float = 0.2,
     groups: ArrayLike | None = None,
     groups_test: ArrayLike | None = None,
-    shared_groups: base.SharedGroups = "refuse",
-    labels: base.Labels = "single",
+    shared_groups: SharedGroups = "refuse",
+    labels: Labels = "single",
     incomplete: Incomplete = "refuse",
     drop_columns: DropColumns | None = None,
     impute: Impute | None = None,
-) -> base.Splits:
+) -> Splits:
     """Make splits for `make_scenario` from arrays in memory.
 
     Args:
@@ -116,7 +126,7 @@ def from_arrays(
         where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
         _refuse_missing_owners(where, domains, origin)
     group_ids = [as_array(of, origin) for of in (groups, groups_test) if of is not None]
-    numbers = base.number_groups(group_ids, [*map(len, y)], origin) if group_ids else [None, None]
+    numbers = number_groups(group_ids, [*map(len, y)], origin) if group_ids else [None, None]
     parts = [ParsedSamples(*split_arrays) for split_arrays in zip(x, ids, where, numbers, strict=False)]
     part_origins = (origin, origin) if len(parts) == 1 else None
     if len(parts) == 1:
@@ -132,13 +142,13 @@ def from_arrays(
     if standardise and (len(shape) != 1 or tokens):
         raise DataError(f"from_arrays: standardise is for features [n, d], samples here have shape {shape}")
     measured = tuple(range(shape[0])) if standardise else ()
-    scaling = base.configure_source(cached.ImageSource, normalise=normalise)
+    scaling = configure_source(cached.ImageSource, normalise=normalise)
     scaled = scaling.normalised(splits, cached.training_moments(splits.train))
     scaled = replace(scaled, domains_are_owners=owners is not None, numeric_features=measured)
-    return base.drop_shared(scaled, shared_groups)
+    return drop_shared(scaled, shared_groups)
 
 
-def from_torch(train: Any, test: Any | None = None, *, frozen: bool = False, **keys: Any) -> base.Splits:
+def from_torch(train: Any, test: Any | None = None, *, frozen: bool = False, **keys: Any) -> Splits:
     """Make splits from torch datasets whose items are (sample, label): each item is read once, in order.
 
     Samples are tensors, arrays or PIL images of one shape; labels whole numbers or words, or with labels="multi" [L]
@@ -164,7 +174,7 @@ def from_torch(train: Any, test: Any | None = None, *, frozen: bool = False, **k
 
 def from_clients(
     clients: Sequence[Any], tests: Any = None, *, names: Sequence[str] | None = None, frozen: bool = False, **keys: Any
-) -> base.Splits:
+) -> Splits:
     """Make splits from one dataset a client.
 
     Args:
@@ -245,7 +255,7 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
         pairs = np.unique(np.stack([whole.domain, whole.group]), axis=1)
         # Where each owner is one group, as of persons, whole owners are held out.
         owners = whole.domain if np.bincount(pairs[0]).max() > 1 else None
-        rows = base.stratified_split(whole.y, share, rng, origin, whole.group, owners)
+        rows = stratified_split(whole.y, share, rng, origin, whole.group, owners)
     elif owned and whole.domain is not None:
         views = Views.from_owners(whole.domain, int(whole.domain.max(initial=0)) + 1)
         training, _, test = split_three(views, whole.y, classes, 0.0, share, rng)
@@ -256,7 +266,7 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
             )
         rows = training.order, test.order
     else:
-        rows = base.stratified_split(whole.y, share, rng, origin, whole.group)
+        rows = stratified_split(whole.y, share, rng, origin, whole.group)
     return [whole.rows(part) for part in rows]
 
 
@@ -341,9 +351,9 @@ def _looks(x: np.ndarray, y: np.ndarray) -> str:
     return f"{values} of shape {x.shape[1:]} with {kind} labels{several}"
 
 
-def splits_from(data: Any, labels: base.Labels = "single") -> base.Splits:
+def splits_from(data: Any, labels: Labels = "single") -> Splits:
     """Recognise data by their type; labels: as in `from_arrays`. Raises `DataError` for unsupported types."""
-    if isinstance(data, base.Splits):
+    if isinstance(data, Splits):
         return data
     # By the module's name, because importing datasets takes long, and it may not be installed.
     if type(data).__module__.partition(".")[0] == "datasets":
@@ -378,12 +388,12 @@ def _is_dataset(data: Any) -> bool:
     return by_row and not isinstance(data, Sequence)
 
 
-@base.source("given")
-class InMemory(base.Source):
+@source("given")
+class InMemory(Source):
     """A `Scenario` made in Python and passed to `fedloom.run`. It cannot be read again from its config."""
 
     digest: str = Field(description="Fingerprint of the scenario; a run folder can only be resumed with the same data.")
 
-    def load(self) -> base.Splits:
+    def load(self) -> Splits:
         remedy = "pass it again: fedloom.run(scenario=...) resumes, result.evaluate(data=...) tests"
         raise DataError(f"source given: this run used a scenario made in Python; {remedy}")
