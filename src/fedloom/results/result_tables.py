@@ -47,41 +47,22 @@ def reached(result: RunData, target: float) -> Reached | None:
     return Reached(first, int(up + down), float(result.numbers.get("flops") or 0.0) * min(1.0, share), virtual)
 
 
-@dataclass(frozen=True, slots=True)
-class ReachedMean:
-    """Means of `Reached` over the `n` seeds of `of` that reached the target."""
-
-    n: int
-    of: int
-    round: float | None
-    bytes: float | None
-    flops: float | None
-    virtual_seconds: float | None
-
-
-def reached_mean(results: Sequence[RunData], target: float) -> ReachedMean:
-    """Return the means over the runs of one group. Runs that never reach the target count in `of` alone."""
+def reached_mean(results: Sequence[RunData], target: float) -> dict[str, Any]:
+    """Return the means of `Reached` over the `n` of `of` runs that reach the target; None where none does."""
     reached_runs = [run for run in (reached(result, target) for result in results) if run is not None]
-    if not reached_runs:
-        return ReachedMean(0, len(results), None, None, None, None)
-    means = (fmean(getattr(run, name) for run in reached_runs) for name in Reached.__slots__)
-    return ReachedMean(len(reached_runs), len(results), *means)
+    means = {
+        name: fmean(getattr(run, name) for run in reached_runs) if reached_runs else None for name in Reached.__slots__
+    }
+    return {"n": len(reached_runs), "of": len(results), **means}
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of the runs of one group: means over seeds.
+    """Costs of the runs of one group: means over seeds. FLOPs and bytes (downloads and uploads) are those of a whole run."""
 
-    Attributes:
-        epoch_ms: milliseconds of a client's local epoch, and their sample deviation.
-        relative: multiple of FedAvg's time in the same setting; None without such runs.
-        flops: of a whole run.
-        bytes: of downloads and uploads of a whole run.
-    """
-
-    epoch_ms: float | None
-    epoch_ms_std: float | None
-    relative: float | None
+    epoch_ms: float | None  # milliseconds of a client's local epoch
+    epoch_ms_std: float | None  # their sample deviation
+    relative: float | None  # multiple of FedAvg's time in the same setting; None without such runs
     flops: float
     bytes: float
 
@@ -207,7 +188,7 @@ def results_table(results: Sequence[RunData], with_notes: bool = False) -> DataT
     return DataTable.of("results", "", columns, rows, records=records, title=title, notes=notes, bold=bold)
 
 
-_Reaching = tuple[ResultRow, float, ReachedMean]
+_Reaching = tuple[ResultRow, float, dict[str, Any]]
 
 
 def target_table(results: Sequence[RunData], targets: Sequence[float]) -> DataTable:
@@ -221,16 +202,15 @@ def target_table(results: Sequence[RunData], targets: Sequence[float]) -> DataTa
         Field("method", lambda cell: label_with_notes(cell[0]["label"], None, cell[0]["diverged"])),
         *protocol,
         Field("target %", lambda cell: f"{100 * cell[1]:g}", lambda cell: cell[1]),
-        Field("seeds there", lambda cell: f"{cell[2].n} of {cell[2].of}", lambda cell: cell[2].n),
-        Field.of("round", lambda cell: cell[2].round, "{:.0f}".format),
-        Field.of("bytes", lambda cell: cell[2].bytes, words.bytes_text),
-        Field.of("FLOPs", lambda cell: cell[2].flops, "{:.3g}".format),
+        Field("seeds there", lambda cell: f"{cell[2]['n']} of {cell[2]['of']}", lambda cell: cell[2]["n"]),
+        Field.of("round", lambda cell: cell[2]["round"], "{:.0f}".format),
+        Field.of("bytes", lambda cell: cell[2]["bytes"], words.bytes_text),
+        Field.of("FLOPs", lambda cell: cell[2]["flops"], "{:.3g}".format),
     ]
-    if any(mean.virtual_seconds for *_, mean in reached):
-        columns.append(Field.of("virtual time", lambda cell: cell[2].virtual_seconds, words.seconds_text))
+    if any(mean["virtual_seconds"] for *_, mean in reached):
+        columns.append(Field.of("virtual time", lambda cell: cell[2]["virtual_seconds"], words.seconds_text))
     records = [
-        {"label": row["label"], "target": target, **asdict(mean), "protocol": row["protocol"]}
-        | diverged_field(row["diverged"])
+        {"label": row["label"], "target": target, **mean, "protocol": row["protocol"]} | diverged_field(row["diverged"])
         for row, target, mean in reached
     ]
     return DataTable.of("targets", "", columns, reached, records=records, title="Cost of reaching an accuracy")
