@@ -58,7 +58,7 @@ def reached_mean(results: Sequence[RunData], target: float) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of the runs of one group: means over seeds. FLOPs and bytes (downloads and uploads) are those of a whole run."""
+    """Costs of the runs of one group: means over seeds. FLOPs, and bytes down and up, are those of a whole run."""
 
     epoch_ms: float | None  # milliseconds of a client's local epoch
     epoch_ms_std: float | None  # their sample deviation
