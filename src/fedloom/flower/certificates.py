@@ -195,7 +195,7 @@ def client_context(authority: Path) -> ssl.SSLContext:
 
 
 def explain_refusal(problem: ssl.SSLError, address: str, host: str, port: int, authority: Path) -> str:
-    """Explain why a node cannot trust the server at an `address`."""
+    """Explain the TLS `problem` of a node with the server at an `address`, `host` and `port`, by its `authority`."""
     if not isinstance(problem, ssl.SSLCertVerificationError):
         return f"{address} speaks no TLS ({problem.reason}); is the SuperLink started with its certificate?"
     context, names = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), list[str]()
@@ -215,7 +215,7 @@ def _shown_by(connection: Any) -> x509.Certificate:
 
 
 def peer_findings(connection: Any, address: str, now: datetime) -> Sequence[Finding]:
-    """Check the dates of the certificate that the server at an `address` shows."""
+    """Check, `now`, the dates of the certificate that the server at an `address` shows on a `connection`."""
     certificate, advice = _shown_by(connection), "ask the server's administrator for a new one"
     valid = f"that of {address} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
     findings = [*date_findings(f"the certificate of {address}", certificate, now, advice)]

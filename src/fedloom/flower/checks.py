@@ -44,7 +44,8 @@ LastNorm = tuple[_Length, int]
 
 
 def check_trained(trained: JobResult, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
-    """Raise `MessageError` for facts that the job cannot have produced. passes: of a rehearsal over its samples."""
+    """Raise `MessageError` for facts in `trained` that a job on `samples` cannot have: other `terms`, norms not
+    `measured`, or more `passes` than a rehearsal made."""
     for kind, values in (("term", trained.terms), ("norm", trained.norms)):
         for unknown in (name for name in values if name not in (*terms, CE)):
             known = ", ".join(sorted(terms))
@@ -193,8 +194,8 @@ class References(Stored):
         max_ratio: float,
         rehearsed: Mapping[str, LastNorm] | None = None,
     ) -> dict[int, tuple[float, str]]:
-        """Return, by client, the largest norm over its limit, and the reason to refuse an upload beyond 1; the others
-        become `latest`. rehearsed: norms of an upload that the server made itself, by key."""
+        """Return, by client, the largest of its `norms` over its limit (`max_ratio` times the median, by `samples` and
+        `sends`), and why one beyond 1 is refused; others become `latest`. rehearsed: norms of the server's upload."""
         is_young = len(norms) < FEWEST and sum(self.uploads.values()) < _YOUNG
         times, by_key = _FIRST * max_ratio if is_young else max_ratio, dict[str, dict[int, LastNorm]]()
         for client, of_client in norms.items():

@@ -180,7 +180,7 @@ class NodeRegistry:
         del self.joined[client]
 
     def count_cells(self, ranges: Ranges, minimum: int, seconds: float) -> list[ClientMoments]:
-        """Let all that have joined join again, with counts of their cells in `ranges`; waits, and raises, as `wait`."""
+        """Let all that joined join again, with counts of cells in `ranges`. minimum, seconds: as for `wait`."""
         clients, self.identity = [*self.moments()], self.identity.model_copy(update={"ranges": ranges})
         self._contacted, self._members, self._node, self.joined = set(), set(), {}, {}
         self.wait(clients, minimum, seconds)

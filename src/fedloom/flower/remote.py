@@ -127,8 +127,8 @@ class RemoteEngine(Engine):
         yield from ((newcomer, results[client]) for client, newcomer in newcomers.items() if client in results)
 
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
-        """Return the new state and its uploads, by client: the largest one is dropped until the state is valid. Raises
-        `FederationError` if `min_clients` uploads give no valid one."""
+        """Return the state that `aggregate` makes of `uploads`, by client, and those it used: the largest is dropped
+        until it is valid after `before`. Raises `FederationError` if `min_clients` uploads give no valid one."""
         accepted, minimum = dict(uploads), min(self._config.min_clients, len(uploads))
         while True:
             after = aggregate(accepted)

@@ -128,7 +128,8 @@ def _folded(change: Tensor) -> Tensor:
 
 
 def correct_share(net: Net, init: Tree, upload: Record, sends: Mapping[str, Sent], data: Dataset) -> float | None:
-    """Return the share of 256 samples that uploaded weights classify correctly; None if no tree has all of `init`."""
+    """Return the share of 256 samples of `data` that `net` classifies correctly with the tree of an `upload` whose
+    entry in `sends` is whole; None if none has all of `init`."""
     trees = (tree for name, tree in upload.items() if isinstance(tree, dict) and sends[name].form == "whole")
     fits = (tree for tree in trees if all(name in tree and tree[name].shape == init[name].shape for name in init))
     weights = None if isinstance(net, Bundle) or data.multi or not len(data) else next(fits, None)
