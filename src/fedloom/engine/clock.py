@@ -200,14 +200,14 @@ class Clock:
         return Arrivals({client: flight.result for client, flight in flights.items()}, staleness, figures, [*notes])
 
     def run_all(self, round_: int, clients: Sequence[int], train: Train) -> Arrivals:
-        """Run an opening or closing round, which waits for all clients; uploads still on their way are lost."""
+        """Run the opening or closing `round_` by `train` and wait for all `clients`; uploads on their way are lost."""
         started, lost = self.now, len(self.flights)
         self.flights.clear()
         self.now = max(self._start(clients, round_, train, {}), default=self.now)
         return self._arrived(clients, round_, started, late=lost)
 
     def run_round(self, round_: int, drawn: Sequence[int], payload: Callable[[int], int], train: Train) -> Arrivals:
-        """Run a round of the clients drawn for it up to the deadline. payload: the bytes for a client."""
+        """Run a `round_` by `train` of the clients `drawn`, up to the deadline. payload: the bytes for a client."""
         started, deadline, available = self.now, self.devices.deadline, self._available(round_)
         reached = [client for client in drawn if client not in self.flights and available[client]]
         limits = self._fitting_steps(reached, payload) if self.devices.late == "fewer_steps" else {}
@@ -231,8 +231,8 @@ class Clock:
     def run_arrivals(
         self, round_: int, count: int, spec: Spec, payload: Callable[[int], int], train: Train
     ) -> Arrivals:
-        """Keep `count` clients at work until the server updates: when `spec.arrivals` uploads are there or, with
-        `spec.least_work`, when all of a group are. A client whose upload waits for the update starts after it."""
+        """Keep `count` clients at work by `train` until the server updates in `round_`: with `spec.arrivals` uploads or,
+        with `spec.least_work`, those of a group. One whose upload waits starts after it. payload: bytes for a client."""
         started, waiting = self.now, list[int]()
         while len(waiting) < (spec.arrivals or 0):
             idle = self._available(round_) & (self._samples > 0)
