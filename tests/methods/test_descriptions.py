@@ -21,7 +21,7 @@ from fedloom.methods.catalogue import (
     set_by,
     wrappers_of,
 )
-from fedloom.methods.contract.citation import PAPERS, formula, traffic_symbols
+from fedloom.methods.contract.citation import formula, papers, traffic_symbols
 from fedloom.methods.contract.method import PRESETS
 from fedloom.runs.config.run_config import parse
 from support import TinyBN, configured, world
@@ -37,7 +37,7 @@ def test_every_method_states_its_source_and_its_text_says_the_same(name):
     citation, text = kind.citation, " ".join(inspect.cleandoc(kind.__doc__).split())
     assert "citation" in vars(kind)
     assert {*citation.down, *citation.up, *citation.state} <= traffic_symbols().keys()
-    assert set(citation.compared_in) <= PAPERS.keys()
+    assert set(citation.compared_in) <= papers().keys()
     if citation.source:
         assert citation.published.split()[-1] in text
         assert citation.source.split(",")[0].removesuffix(" et al.").split(" & ")[0] in text
@@ -146,7 +146,7 @@ def test_a_method_has_a_preset_for_each_paper_that_compares_with_it(name):
     assert set(kind.presets) == {*PRESETS, *kind.citation.compared_in}
     for paper in kind.citation.compared_in:
         kind.configured(paper, {})
-        assert kind.settings[paper] == PAPERS[paper]
+        assert kind.settings[paper] == papers()[paper]["settings"]
 
 
 @pytest.mark.parametrize("name", HOUSE)

@@ -154,12 +154,12 @@ def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: st
     from fedloom.cli.terminal import print_catalogue
     from fedloom.methods import METHODS, WRAPPERS
     from fedloom.methods.catalogue import entries
-    from fedloom.methods.contract.citation import PAPERS
+    from fedloom.methods.contract.citation import papers
 
     if takes is not None:
         WRAPPERS.get(takes)  # raises an error with the nearest name
     if compared_in is not None:
-        check_choice("--compared-in", compared_in, [*PAPERS])
+        check_choice("--compared-in", compared_in, [*papers()])
     matching = [entry for entry in entries() if all(accepts(entry) for accepts in filters)]
     if as_json:
         print_json({entry.name: _summary(entry) | _options(METHODS.get(entry.name)) for entry in matching})

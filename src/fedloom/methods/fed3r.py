@@ -6,17 +6,11 @@ import fedloom.methods as fm
 from fedloom.methods.parts.one_shot import OneShotHead, OneShotOptions, SumsRound, masking_bias
 
 
-class Options(OneShotOptions):
-    """Options of Fed3R."""
-
-    ridge: float = fm.option(0.01, "lambda, the ridge penalty of the regression on labels.", gt=0)
-
-
 class RidgeHead(SumsRound):
     """The closing round of Fed3R."""
 
-    Options = Options
-    method_name = "fed3r"
+    class Options(OneShotOptions):
+        ridge: float = fm.option(0.01, "lambda, the ridge penalty of the regression on labels.", gt=0)
 
     def head(self, uploads: fm.Uploads, classes: int) -> tuple[Tensor, Tensor]:
         means, shares, squares, samples = self.means(uploads)
@@ -35,5 +29,5 @@ class Fed3R(OneShotHead):
     In a closing round clients send sums over their samples: of z by class and of z z^T. The rows of the head are (sum z
     z^T + lambda I)^-1 n_c mu_c, made unit, with mu_c the mean of class c over all clients; it has no bias."""
 
-    Options = Options
+    Options = RidgeHead.Options
     head_round = RidgeHead

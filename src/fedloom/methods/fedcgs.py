@@ -9,22 +9,16 @@ from fedloom.methods.parts.one_shot import OneShotHead, OneShotOptions, SumsRoun
 LARGEST_CONDITION = 1e8
 
 
-class Options(OneShotOptions):
-    """Options of FedCGS."""
-
-    gamma: float = fm.option(
-        0.1, "gamma, added to the variance of every feature; the released code adds nothing.", ge=0
-    )
-    covariance: Literal["all", "within"] = fm.option(
-        "all", "Covariance of all features, as in released code, or within classes, as in LDA."
-    )
-
-
 class GaussianHead(SumsRound):
     """The closing round of FedCGS."""
 
-    Options = Options
-    method_name = "fedcgs"
+    class Options(OneShotOptions):
+        gamma: float = fm.option(
+            0.1, "gamma, added to the variance of every feature; the released code adds nothing.", ge=0
+        )
+        covariance: Literal["all", "within"] = fm.option(
+            "all", "Covariance of all features, as in released code, or within classes, as in LDA."
+        )
 
     def head(self, uploads: fm.Uploads, classes: int) -> tuple[Tensor, Tensor]:
         means, shares, covariance = self.gaussians(uploads, classes)
@@ -72,7 +66,7 @@ class FedCGS(OneShotHead):
     M_c and the covariance S of all features, gamma I added, the head's rows are S^-1 M_c, its bias -M_c S^-1 M_c / 2 +
     log(n_c / N). Any split of the same samples over clients gives the same head."""
 
-    Options = Options
+    Options = GaussianHead.Options
     head_round = GaussianHead
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:

@@ -6,17 +6,11 @@ import fedloom.methods as fm
 from fedloom.methods.parts.one_shot import MeansRound, OneShotHead, OneShotOptions, masking_bias
 
 
-class Options(OneShotOptions):
-    """Options of FedCOF."""
-
-    gamma: float = fm.option(0.1, "gamma, added to the variance of every feature within a class.", ge=0)
-
-
 class CovarianceHead(MeansRound):
     """The closing round of FedCOF."""
 
-    Options = Options
-    method_name = "fedcof"
+    class Options(OneShotOptions):
+        gamma: float = fm.option(0.1, "gamma, added to the variance of every feature within a class.", ge=0)
 
     def head(self, uploads: fm.Uploads, classes: int) -> tuple[Tensor, Tensor]:
         means, counts = self.class_means(uploads)
@@ -71,5 +65,5 @@ class FedCOF(OneShotHead):
     covariance Sigma_c within class c. With G = sum_c (n_c - 1) (Sigma_c + gamma I) + N mu mu^T, the head's rows are G^+
     n_c mu_c, made unit, without bias. Few clients make Sigma_c poor in rank, and gamma does the work."""
 
-    Options = Options
+    Options = CovarianceHead.Options
     head_round = CovarianceHead

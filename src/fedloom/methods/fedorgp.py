@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import cast
 
 import torch
@@ -6,19 +5,17 @@ from torch import Tensor
 from torch.nn import functional
 
 import fedloom.methods as fm
+from fedloom.methods.fedtgp import FedTGP
 from fedloom.methods.parts import measures
 from fedloom.methods.parts.contrast import unit
-from fedloom.methods.parts.prototypes import PrototypePull
 
 
 @fm.register
-class FedORGP(PrototypePull):
+class FedORGP(FedTGP):
     """FedORGP: the server turns the global prototypes to right angles. Guo et al., 2025, arXiv 2502.16119.
 
     Local: CE + lambda_c mean over the batch of 1 - cos(z, row_y), from round 2 on. Server: FedTGP's generator, with
     steps on lambda_s mean (1 - cos(r, P_y)) + gamma mean over other classes c of |cos(r, P_c)|, r the round's rows."""
-
-    spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)})
 
     class Options(fm.Options):
         weight: float = fm.option(10.0, "lambda_c, the strength of the clients' pull; 0 is local training.", ge=0)
@@ -56,9 +53,6 @@ class FedORGP(PrototypePull):
             message = f"{task.num_classes} prototypes of {task.feature_dim} features cannot all be at right angles"
             diagnostics.append(fm.Diagnostic("fedorgp.more_classes_than_features", message, float(task.num_classes)))
         return diagnostics
-
-    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
-        return super().server_init(ctx) | {"generator": measures.first_generator(ctx.task)}
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         phases = super().phases(start, ctx)

@@ -4,7 +4,7 @@ import torch
 
 import fedloom.methods as fm
 from fedloom.methods.contract.sample_statistics import unit_rows
-from fedloom.methods.fpl import with_absent_classes
+from fedloom.methods.fpl import FPL, with_absent_classes
 from fedloom.methods.parts.contrast import unit
 from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.prototypes import clusters_by_class
@@ -22,12 +22,7 @@ class FedPLVM(fm.Method):
     b_y))^2), b_y the mean of the class's prototypes; then FINCH over the features of each class. Server: the mean of
     weights; FINCH over all clusters' means of a class."""
 
-    spec = fm.Spec(
-        receives=None,
-        features=True,
-        sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)},
-        labels="multi",
-    )
+    spec = FPL.spec
 
     class Options(fm.Options):
         alpha: float = fm.option(

@@ -1,7 +1,7 @@
 import torch
 
 import fedloom.methods as fm
-from fedloom.methods.parts import prototypes as learned_class_means
+from fedloom.methods.parts import prototypes as class_means
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
 
 
@@ -18,7 +18,7 @@ class FedProc(fm.Method):
         receives=None, features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(labels=True)}, labels="multi"
     )
 
-    class Options(learned_class_means.Options):
+    class Options(class_means.Options):
         learns_at_once: bool = fm.option(
             True,
             "Whether the contrast's share is 1 - t / T, so that round 1 learns from labels. Released code has 1 - (t -"
@@ -49,8 +49,7 @@ class FedProc(fm.Method):
         return fm.Start(start.tree, consts)
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
-        options = self.options
-        return learned_class_means.training_with_class_means(self.loss, ctx.task.local_epochs, options.prototypes_from)
+        return class_means.training_with_class_means(self.loss, ctx.task.local_epochs, self.options.prototypes_from)
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z, share = net.features(batch.x), consts["share"]

@@ -2,9 +2,8 @@ import torch
 from torch.nn import functional
 
 import fedloom.methods as fm
-from fedloom.methods.parts import prototypes as learned_class_means
+from fedloom.methods.parts import prototypes as class_means
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
-from fedloom.methods.parts.prototypes import clusters_by_class
 
 FEWEST = 4  # points that FINCH can split into two clusters
 
@@ -25,7 +24,7 @@ class FPL(fm.Method):
         labels="multi",
     )
 
-    class Options(learned_class_means.Options):
+    class Options(class_means.Options):
         tau: float = fm.option(0.02, "Temperature of the contrast.", gt=0)
         contrast: float = fm.option(1.0, "Weight of the contrast with the cluster prototypes.", ge=0)
         pull: float = fm.option(1.0, "Weight of the pull to the mean of a class's cluster prototypes.", ge=0)
@@ -40,7 +39,7 @@ class FPL(fm.Method):
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         tables = fm.tables_of(uploads, "prototypes")
         columns = zip(tables.values.unbind(1), tables.held.unbind(1), strict=True)
-        clusters = clusters_by_class([column[held] for column, held in columns]).to(torch.float32)
+        clusters = class_means.clusters_by_class([column[held] for column, held in columns]).to(torch.float32)
         if self.options.keep_absent and "prototypes" in server:
             clusters = with_absent_classes(clusters, fm.get_table(server, "prototypes"))
         return super().aggregate(server, uploads, ctx) | {"prototypes": clusters}
@@ -55,8 +54,7 @@ class FPL(fm.Method):
         return fm.Start(start.tree, {"prototypes": prototypes, "centres": centres.values, "known": centres.held})
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
-        options = self.options
-        return learned_class_means.training_with_class_means(self.loss, ctx.task.local_epochs, options.prototypes_from)
+        return class_means.training_with_class_means(self.loss, ctx.task.local_epochs, self.options.prototypes_from)
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options, z = self.options, net.features(batch.x)

@@ -1,4 +1,4 @@
-"""The facts that `sources.yaml` states of each method, and how the five papers train all methods."""
+"""The facts that `sources.yaml` states of each method, and of the five papers that compare methods."""
 
 import functools
 import re
@@ -69,9 +69,14 @@ def traffic_symbols() -> Mapping[str, str]:
     return symbols
 
 
+def papers() -> dict[str, dict[str, Any]]:
+    """Return the papers that compare methods, with their `settings` for all, and the methods that each `compares`."""
+    return _listed()["papers"]
+
+
 def compared_in(name: str) -> tuple[str, ...]:
     """Return the papers that compare with the library's method `name`."""
-    return tuple(paper for paper, methods in COMPARED.items() if name in methods.split())
+    return tuple(paper for paper, stated in papers().items() if name in stated["compares"].split())
 
 
 def entry_of(name: str) -> dict[str, Any]:
@@ -107,25 +112,3 @@ def training(local_epochs: int | None = None, batch_size: int | None = None, **o
     """Return an entry of `Method.settings`: how a source trains, with the keys of `optimizer` by name."""
     passes = {"local_epochs": local_epochs, "batch_size": batch_size}
     return {"optimizer": optimizer, **{name: value for name, value in passes.items() if value is not None}}
-
-
-# Local optimiser, epochs and batch size that the papers state for every method that they run, from their sections on
-# experiments; FedDW's epochs are those of "Baseline1" in its Table II. A paper that gives SGD and no momentum has none
-# here. A key is missing where a paper states nothing or searches: Fed-CO2 states no epochs and has other batches for
-# each kind of skew; FedSSA searches both.
-PAPERS: Mapping[str, Mapping[str, Any]] = {
-    "fedskc": training(10, 64, name="sgd", lr=0.01, momentum=0.0),
-    "fedsc": training(10, 64, name="sgd", lr=0.01, momentum=0.9, weight_decay=1e-5),
-    "feddw": training(5, 128, name="adam", lr=0.001),
-    "fedco2": training(name="sgd", lr=0.01, momentum=0.0),
-    "fedssa": training(name="sgd", lr=0.01, momentum=0.0),
-}
-
-# The methods with which each paper compares its own.
-COMPARED: Mapping[str, str] = {
-    "fedskc": "fedadagrad fedadam fedavg fednh fedproto fedprox fedrcl fedyogi moon scaffold",
-    "fedsc": "fedavg fedcda fednh fedntd fedproto fedprox fedrcl moon",
-    "feddw": "fedala fedavg fedbabu feddistill fedper fedproto fedprox fedrep feduv local moon perfedavg",
-    "fedco2": "copa fedavg fedbn fedper fedprox fedrod local moon",
-    "fedssa": "fd fedclassavg fedkd fedproto fml lgfedavg local",
-}

@@ -25,7 +25,7 @@ from fedloom.core.registry import Registry
 from fedloom.core.synonyms import plain_word
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, select
-from fedloom.methods.contract.citation import PAPERS, Citation, ListedCitation, compared_in, entry_of
+from fedloom.methods.contract.citation import Citation, ListedCitation, compared_in, entry_of, papers
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Tasks, Work
 from fedloom.methods.contract.means import ByNumber, Slices, mean_by_label, mean_of, require
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train, cross_entropy
@@ -77,11 +77,12 @@ def register(method: M) -> M:
         method.presets = {**{name: {} for name in PRESETS}, **entry["presets"]}
     method.settings = entry.get("settings", method.settings)
     method.citation = own or vars(Method)["citation"]
-    papers = own.compared_in if own else compared_in(method.name())
+    comparing, known = own.compared_in if own else compared_in(method.name()), papers()
     declared = vars(method).get("presets", {})  # a base's papers compared with the base
-    presets = {name: values for name, values in method.presets.items() if name in declared or name not in PAPERS}
-    method.presets = {**presets, **{paper: method.presets.get(paper, {}) for paper in papers}}
-    method.settings = {**method.settings, **{paper: method.settings.get(paper, PAPERS[paper]) for paper in papers}}
+    presets = {name: values for name, values in method.presets.items() if name in declared or name not in known}
+    method.presets = {**presets, **{paper: method.presets.get(paper, {}) for paper in comparing}}
+    stated = {paper: method.settings.get(paper, known[paper]["settings"]) for paper in comparing}
+    method.settings = {**method.settings, **stated}
     METHODS.register(method.name())(method)
     return method
 

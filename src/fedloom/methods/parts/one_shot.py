@@ -65,11 +65,10 @@ class HeadRound(fm.Method):
     """The closing round: all clients with data send statistics of the features, and the server makes the head."""
 
     Options = OneShotOptions
-    method_name: ClassVar[str]
 
     @classmethod
     def name(cls) -> str:
-        return cls.method_name
+        return cls.__module__.rpartition(".")[2]  # the method, in whose file the round is
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         model, classes = fm.get_tree(server, "model"), ctx.task.num_classes

@@ -15,7 +15,7 @@ import fedloom.methods as fm
 from fedloom.core.records import Value, is_finite
 from fedloom.methods.contract.means import ByNumber
 from fedloom.methods.wrappers import robust_rules
-from fedloom.methods.wrappers.wrapping import Changed, Selected, alone
+from fedloom.methods.wrappers.wrapping import Changed, alone
 
 MEANS = ("median", "trimmed", "krum", "multikrum", "bulyan", "geomedian", "normbound")  # all wrappers of this file
 
@@ -145,7 +145,7 @@ class Robust(OverMeans):
 def finite_uploads(uploads: fm.Uploads) -> fm.Uploads:
     """Return the uploads whose numbers are all finite; all of them if none is, because then the run has diverged."""
     finite = [client for client, upload in uploads.items() if is_finite(upload)]
-    return uploads if len(finite) in (0, len(uploads)) else Selected(uploads, finite)
+    return uploads if len(finite) in (0, len(uploads)) else Changed(uploads, lambda _, upload: upload, finite)
 
 
 def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
@@ -232,12 +232,6 @@ def bounded(old: fm.Tree, new: fm.Tree, length: float) -> fm.Tree:
     return {n: v if n not in names else (old[n] + scale * (v - old[n])).to(v.dtype) for n, v in new.items()}
 
 
-class Median(Robust):
-    """The median of each coordinate."""
-
-    word, by_coordinate, reduction = "median", True, staticmethod(robust_rules.median)
-
-
 class Trimmed(Robust):
     """The mean of each coordinate without its extremes."""
 
@@ -253,12 +247,6 @@ class Trimmed(Robust):
             )
             diagnostics.append(fm.Diagnostic(f"{self.word}.nobody", message, share * participants))
         return diagnostics
-
-
-class Krum(Robust):
-    """The upload nearest to its neighbours."""
-
-    word, RuleOptions, reduction = "krum", Faulty, staticmethod(robust_rules.krum)
 
 
 class MultiKrum(Robust):
@@ -277,16 +265,16 @@ class MultiKrum(Robust):
         return diagnostics
 
 
-class Bulyan(Robust):
-    """The mean of values near the median, of the uploads that Krum picks."""
+def _plain(word: str, reduction: Callable[..., Tensor], options: type[fm.Options] = fm.Options) -> type[Robust]:
+    """Create the wrapper of a rule that asks nothing of a run but a number of participants."""
+    facts = {"word": word, "reduction": staticmethod(reduction), "RuleOptions": options, "__module__": __name__}
+    return type(word.title(), (Robust,), facts | {"by_coordinate": word == "median"})
 
-    word, RuleOptions, reduction = "bulyan", Faulty, staticmethod(robust_rules.bulyan)
 
-
-class GeometricMedian(Robust):
-    """The point with the least sum of distances."""
-
-    word, RuleOptions, reduction = "geomedian", Steps, staticmethod(robust_rules.geometric_median)
+RULES: Sequence[type[OverMeans]] = (
+    _plain("median", robust_rules.median), Trimmed, _plain("krum", robust_rules.krum, Faulty), MultiKrum,
+    _plain("bulyan", robust_rules.bulyan, Faulty), _plain("geomedian", robust_rules.geometric_median, Steps), NormBound,
+)  # fmt: skip
 
 
 def _register(kind: type[OverMeans]) -> None:
@@ -298,5 +286,5 @@ def _register(kind: type[OverMeans]) -> None:
     fm.WRAPPERS.register(kind.word)(put_over)
 
 
-for _kind in (Median, Trimmed, Krum, MultiKrum, Bulyan, GeometricMedian, NormBound):
+for _kind in RULES:
     _register(_kind)

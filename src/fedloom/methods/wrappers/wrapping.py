@@ -100,35 +100,22 @@ def _restored(name: str, options: dict[str, Any]) -> Method:
 
 
 class Changed(Mapping[int, Record]):
-    """Uploads, each changed by `change(client, upload)` on access. The last is kept: a mean asks for upload and weight
-    in turn."""
+    """Uploads, or those of some `clients`, each read and changed by `change(client, upload)` on access. The last is
+    kept: a mean asks for upload and weight in turn."""
 
-    def __init__(self, uploads: Uploads, change: Callable[[int, Record], Record]) -> None:
+    def __init__(
+        self, uploads: Uploads, change: Callable[[int, Record], Record], clients: Sequence[int] | None = None
+    ) -> None:
         self._uploads, self._change = uploads, change
+        self._clients: Uploads | dict[int, None] = uploads if clients is None else dict.fromkeys(clients)
         self._last: tuple[int, Record] | None = None
 
     def __getitem__(self, client: int) -> Record:
         if self._last is None or self._last[0] != client:
+            if isinstance(self._clients, dict) and client not in self._clients:
+                raise KeyError(client)
             self._last = client, self._change(client, self._uploads[client])
         return self._last[1]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._uploads)
-
-    def __len__(self) -> int:
-        return len(self._uploads)
-
-
-class Selected(Mapping[int, Record]):
-    """The uploads of some `clients`, each read on access."""
-
-    def __init__(self, uploads: Uploads, clients: Sequence[int]) -> None:
-        self._uploads, self._clients = uploads, dict.fromkeys(clients)
-
-    def __getitem__(self, client: int) -> Record:
-        if client not in self._clients:
-            raise KeyError(client)
-        return self._uploads[client]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._clients)
