@@ -7,8 +7,6 @@ from fedloom.methods.parts.measures import batches, descended, features
 
 
 class Options(fm.Options):
-    """Options of CCVR."""
-
     features: int = fm.option(
         200, "Virtual features drawn for each class (our choice: no source states a number).", ge=1
     )

@@ -9,8 +9,6 @@ _WORD = "servermomentum"
 
 
 class Options(fm.Options):
-    """Options of FedAvgM."""
-
     beta: float = fm.option(0.9, "Share of the last direction that the velocity keeps.", ge=0, lt=1)
     server_lr: float = fm.option(1.0, "The server's step. With beta 0 and a step of 1 the method is FedAvg.", gt=0)
     nesterov: bool = fm.option(False, "Step from where the momentum alone would lead.")

@@ -15,8 +15,6 @@ _WORD = "decorr"
 
 
 class Options(fm.Options):
-    """Options of FedDecorr."""
-
     beta: float = fm.option(0.1, "Weight of the term. With 0 it is the method without it.", ge=0)
     form: Literal["code", "paper"] = fm.option(
         "code",

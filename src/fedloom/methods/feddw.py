@@ -17,8 +17,6 @@ _OWN = ("soft_labels", "classes_seen", "soft_label_sums", "soft_label_counts")  
 
 
 class Options(fm.Options):
-    """Options of FedDW."""
-
     mu: float = fm.option(0.1, "Weight of the regulariser.", ge=0)
     mu_decay: tuple[PositiveInt, Annotated[float, Field(ge=1)]] | None = fm.option(
         None, "(every, by): mu is divided by `by` at the start of rounds every, 2 every, and so on. Null keeps mu."
