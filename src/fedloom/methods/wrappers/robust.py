@@ -6,7 +6,7 @@ a bad one would overstate its own."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -253,7 +253,7 @@ class MultiKrum(Robust):
 def _plain(word: str, reduction: Callable[..., Tensor], options: type[fm.Options] = fm.Options) -> type[Robust]:
     """Create the wrapper of a rule that asks nothing of a run but a number of participants."""
     facts = {"word": word, "reduction": staticmethod(reduction), "RuleOptions": options, "__module__": __name__}
-    return type(word.title(), (Robust,), facts | {"by_coordinate": word == "median"})
+    return cast("type[Robust]", type(word.title(), (Robust,), {**facts, "by_coordinate": word == "median"}))
 
 
 RULES: Sequence[type[OverMeans]] = (
