@@ -257,9 +257,14 @@ def _plain(word: str, reduction: Callable[..., Tensor], options: type[fm.Options
 
 
 RULES: Sequence[type[OverMeans]] = (
-    _plain("median", robust_rules.median), Trimmed, _plain("krum", robust_rules.krum, Faulty), MultiKrum,
-    _plain("bulyan", robust_rules.bulyan, Faulty), _plain("geomedian", robust_rules.geometric_median, Steps), NormBound,
-)  # fmt: skip
+    _plain("median", robust_rules.median),
+    Trimmed,
+    _plain("krum", robust_rules.krum, Faulty),
+    MultiKrum,
+    _plain("bulyan", robust_rules.bulyan, Faulty),
+    _plain("geomedian", robust_rules.geometric_median, Steps),
+    NormBound,
+)
 
 
 def _register(kind: type[OverMeans]) -> None:
