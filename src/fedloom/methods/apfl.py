@@ -64,4 +64,5 @@ def mixed(net: fm.Net, x: Tensor) -> Tensor:
 
 
 def clipped(parameters: dict[str, Tensor], consts: fm.Consts) -> dict[str, Tensor]:
+    """alpha in [0, 1]."""
     return parameters | {"extra.alpha": parameters["extra.alpha"].clamp(0, 1)}

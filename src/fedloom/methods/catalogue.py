@@ -78,10 +78,12 @@ class Abilities:
 
     @property
     def secure_sum(self) -> bool:
+        """Whether sums over clients are all that the server needs."""
         return bool(self.means) and not self.per_client
 
 
 def abilities(kind: type[Method]) -> Abilities:
+    """Determine the abilities of a method."""
     method = _plain(kind)
     stages = [method, method.opening(), method.closing()]
     sends = {name: sent for stage in stages if stage is not None for name, sent in stage.spec.sends.items()}
@@ -164,6 +166,8 @@ _OUR_CHOICE = "our choice"  # in the description of an option
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """The description of one method."""
+
     name: str
     title: str
     idea: str
@@ -234,6 +238,7 @@ def entry(name: str) -> Entry:
 
 
 def entries() -> Iterator[Entry]:
+    """Describe all registered methods, by name."""
     return map(entry, METHODS.names())
 
 

@@ -6,15 +6,6 @@ import fedloom.methods as fm
 from fedloom.methods.parts.measures import batches, descended, features
 
 
-class Options(fm.Options):
-    features: int = fm.option(
-        200, "Virtual features drawn for each class (our choice: no source states a number).", ge=1
-    )
-    server_epochs: int = fm.option(10, "Passes over the virtual features that train the head (our choice).", ge=0)
-    server_lr: float | None = fm.option(None, "Learning rate of these passes. Null takes the run's (our choice).", gt=0)
-    server_batch_size: int = fm.option(64, "Virtual features in a batch of these passes (our choice).", ge=1)
-
-
 @fm.register
 class CCVR(fm.Method):
     """CCVR: FedAvg, whose head is trained again at the end on features drawn from class Gaussians. Luo et al., NeurIPS
@@ -25,7 +16,16 @@ class CCVR(fm.Method):
     draws `features` of each held class from N(mu_c, Sigma_c), and trains the head on them with plain gradient steps."""
 
     spec = fm.Spec(requires=("linear_head",), features=True, single_because="it draws features of one class each")
-    Options = Options
+
+    class Options(fm.Options):
+        features: int = fm.option(
+            200, "Virtual features drawn for each class (our choice: no source states a number).", ge=1
+        )
+        server_epochs: int = fm.option(10, "Passes over the virtual features that train the head (our choice).", ge=0)
+        server_lr: float | None = fm.option(
+            None, "Learning rate of these passes. Null takes the run's (our choice).", gt=0
+        )
+        server_batch_size: int = fm.option(64, "Virtual features in a batch of these passes (our choice).", ge=1)
 
     def closing(self) -> fm.Method:
         return Calibration(self.options)
@@ -34,7 +34,7 @@ class CCVR(fm.Method):
 class Calibration(fm.Method):
     """The closing round of CCVR."""
 
-    Options = Options
+    Options = CCVR.Options
     spec = fm.Spec(
         features=True,
         sends={

@@ -7,6 +7,8 @@ from fedloom.methods.parts.one_shot import OneShotHead, OneShotOptions, SumsRoun
 
 
 class RidgeHead(SumsRound):
+    """The closing round of Fed3R."""
+
     class Options(OneShotOptions):
         ridge: float = fm.option(0.01, "lambda, the ridge penalty of the regression on labels.", gt=0)
 

@@ -1,29 +1,24 @@
 """FedAvgM, and its server momentum as a wrapper of other methods: `fedprox+servermomentum`."""
 
-from typing import ClassVar
-
 import fedloom.methods as fm
 from fedloom.methods.parts.parameters import FedOpt, parameters
 
 _WORD = "servermomentum"
 
 
-class Options(fm.Options):
-    beta: float = fm.option(0.9, "Share of the last direction that the velocity keeps.", ge=0, lt=1)
-    server_lr: float = fm.option(1.0, "The server's step. With beta 0 and a step of 1 the method is FedAvg.", gt=0)
-    nesterov: bool = fm.option(False, "Step from where the momentum alone would lead.")
-
-
 class ServerMomentum(fm.Method):
     """Momentum over the server's step of any method: D = w^t minus the method's new weights. It moves the parameters
     that clients send; buffers and other entries are the method's. Server state: the velocity."""
 
-    Options: ClassVar[type[fm.Options]] = Options
+    class Options(fm.Options):
+        beta: float = fm.option(0.9, "Share of the last direction that the velocity keeps.", ge=0, lt=1)
+        server_lr: float = fm.option(1.0, "The server's step. With beta 0 and a step of 1 the method is FedAvg.", gt=0)
+        nesterov: bool = fm.option(False, "Step from where the momentum alone would lead.")
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.momentum_names = fm.names_of(self, _WORD)
-        self.momentum = self.momentum_names.options(Options, self.options)
+        self.momentum = self.momentum_names.options(ServerMomentum.Options, self.options)
         sent = self.spec.sends.get("model")
         if sent is None or sent.form != "whole":
             entries = ", ".join(self.spec.sends) or "nothing"
@@ -78,4 +73,4 @@ def with_server_momentum(base: type[fm.Method]) -> type[fm.Method]:
         raise fm.ConfigError(
             f"{base.name()}: its server optimiser has momentum of its own (beta1): {_WORD} would be a second"
         )
-    return fm.wrapped(ServerMomentum, base, _WORD, Options)
+    return fm.wrapped(ServerMomentum, base, _WORD, ServerMomentum.Options)

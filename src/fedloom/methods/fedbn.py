@@ -32,4 +32,5 @@ class FedBN(fm.Method):
 
 
 def bn_roles(statistics: Literal["personal", "shared"]) -> frozenset[fm.Role]:
+    """The roles of batch norm that stay with the client."""
     return fm.BN_ROLES if statistics == "personal" else frozenset({fm.Role.BN_AFFINE})

@@ -10,6 +10,8 @@ LARGEST_CONDITION = 1e8
 
 
 class GaussianHead(SumsRound):
+    """The closing round of FedCGS."""
+
     class Options(OneShotOptions):
         gamma: float = fm.option(
             0.1, "gamma, added to the variance of every feature; the released code adds nothing.", ge=0

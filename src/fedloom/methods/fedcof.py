@@ -7,6 +7,8 @@ from fedloom.methods.parts.one_shot import MeansRound, OneShotHead, OneShotOptio
 
 
 class CovarianceHead(MeansRound):
+    """The closing round of FedCOF."""
+
     class Options(OneShotOptions):
         gamma: float = fm.option(0.1, "gamma, added to the variance of every feature within a class.", ge=0)
 

@@ -128,8 +128,10 @@ def with_bias(shared: fm.Tree, bias: Tensor, task: fm.Task) -> fm.Tree:
 
 
 def bias_of(net: fm.Net) -> Tensor:
+    """Return b_k [d] of a net."""
     return cast(Tensor, net.extra.bias)
 
 
 def debiased_logits(net: fm.Net, x: Tensor) -> Tensor:
+    """Return the logits [B, C] of the head on z + b_k."""
     return cast(Tensor, net.head(net.features(x) + bias_of(net)))

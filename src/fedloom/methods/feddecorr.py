@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,23 +14,20 @@ from fedloom.methods.fedavg import FedAvg
 _WORD = "decorr"
 
 
-class Options(fm.Options):
-    beta: float = fm.option(0.1, "Weight of the term. With 0 it is the method without it.", ge=0)
-    form: Literal["code", "paper"] = fm.option(
-        "code",
-        "code: mean of the squared correlations off the diagonal, times the batch size. paper: squared Frobenius norm "
-        "of the correlations over d^2, with the diagonal.",
-    )
-
-
 class Decorr(fm.Method):
     """The term of FedDecorr over a base whose loss computes the features of a batch with one net."""
 
-    Options: ClassVar[type[fm.Options]] = Options
+    class Options(fm.Options):
+        beta: float = fm.option(0.1, "Weight of the term. With 0 it is the method without it.", ge=0)
+        form: Literal["code", "paper"] = fm.option(
+            "code",
+            "code: mean of the squared correlations off the diagonal, times the batch size. paper: squared Frobenius "
+            "norm of the correlations over d^2, with the diagonal.",
+        )
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
-        self.decorr = fm.names_of(self, _WORD).options(Options, self.options)
+        self.decorr = fm.names_of(self, _WORD).options(Decorr.Options, self.options)
         if self.spec.nets:
             raise fm.ConfigError(f"{self.name()}: {_WORD} acts on the features of one net, and clients train several")
         if self.spec.unstackable is not None:
@@ -98,4 +95,4 @@ def with_decorr(base: type[fm.Method]) -> type[fm.Method]:
     """`base` with the term of FedDecorr; its options have `decorr_` in front."""
     if issubclass(base, Decorr):
         raise fm.ConfigError(f"{base.name()} has the term of FedDecorr already: {_WORD} would add it again")
-    return fm.wrapped(Decorr, base, _WORD, Options, FedDecorr.presets)
+    return fm.wrapped(Decorr, base, _WORD, Decorr.Options, FedDecorr.presets)

@@ -83,6 +83,7 @@ class FedDF(fm.Method):
 
 
 def model_of(group: int) -> str:
+    """Return the name under which the server keeps an architecture's model."""
     return f"model.{group}" if group else "model"
 
 

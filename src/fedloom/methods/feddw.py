@@ -1,7 +1,7 @@
 """FedDW, and its regulariser DW as a wrapper of other methods: `fedprox+dw`."""
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, TypeGuard
+from typing import Annotated, Any, Literal, TypeGuard
 
 import torch
 from pydantic import Field, PositiveInt
@@ -16,39 +16,36 @@ _FIRST_ROUNDS = 5  # classes not seen by then are reported
 _OWN = ("soft_labels", "classes_seen", "soft_label_sums", "soft_label_counts")  # entries of DW in states and payloads
 
 
-class Options(fm.Options):
-    mu: float = fm.option(0.1, "Weight of the regulariser.", ge=0)
-    mu_decay: tuple[PositiveInt, Annotated[float, Field(ge=1)]] | None = fm.option(
-        None, "(every, by): mu is divided by `by` at the start of rounds every, 2 every, and so on. Null keeps mu."
-    )
-    sl_init: Literal["eye", "uniform", "skip_round1"] = fm.option(
-        "eye", "SL matrix of round 1: identity, 1/C everywhere, or no regulariser in that round."
-    )
-    sl_ema: float = fm.option(1.0, "Share of the new SL matrix in the next.", gt=0, le=1)
-    sl_cumulative: bool = fm.option(False, "Sum all uploads since round 1.")
-    absent_row: Literal["keep", "eye", "uniform", "mask"] = fm.option(
-        "keep", "Row of a class without holders: the previous row, e_i, 1/C, or left out of the regulariser."
-    )
-    linearised: Literal["off", "softmax_lin", "gram"] = fm.option(
-        "off", "A convex form of the regulariser around the received weights; gram is as printed, without softmax."
-    )
-    relin_every: int = fm.option(
-        0, "Local steps after which the convex form is taken around the present weights; 0 is never.", ge=0
-    )
-    relu_on_cr: bool = fm.option(False, "ReLU before the softmax (released code of the personal variant).")
-    head_bias: bool = fm.option(False, "Keep the head's bias.")
-
-
 class DW(fm.Method):
     """DW over a base method whose head is one shared linear layer w [C, d], trained by the base's loss. Down, as well
     as the base's entries: SL matrix [C, C], rows sum to 1. Up: class means of softmax outputs, class counts."""
 
-    Options: ClassVar[type[fm.Options]] = Options
+    class Options(fm.Options):
+        mu: float = fm.option(0.1, "Weight of the regulariser.", ge=0)
+        mu_decay: tuple[PositiveInt, Annotated[float, Field(ge=1)]] | None = fm.option(
+            None, "(every, by): mu is divided by `by` at the start of rounds every, 2 every, and so on. Null keeps mu."
+        )
+        sl_init: Literal["eye", "uniform", "skip_round1"] = fm.option(
+            "eye", "SL matrix of round 1: identity, 1/C everywhere, or no regulariser in that round."
+        )
+        sl_ema: float = fm.option(1.0, "Share of the new SL matrix in the next.", gt=0, le=1)
+        sl_cumulative: bool = fm.option(False, "Sum all uploads since round 1.")
+        absent_row: Literal["keep", "eye", "uniform", "mask"] = fm.option(
+            "keep", "Row of a class without holders: the previous row, e_i, 1/C, or left out of the regulariser."
+        )
+        linearised: Literal["off", "softmax_lin", "gram"] = fm.option(
+            "off", "A convex form of the regulariser around the received weights; gram is as printed, without softmax."
+        )
+        relin_every: int = fm.option(
+            0, "Local steps after which the convex form is taken around the present weights; 0 is never.", ge=0
+        )
+        relu_on_cr: bool = fm.option(False, "ReLU before the softmax (released code of the personal variant).")
+        head_bias: bool = fm.option(False, "Keep the head's bias.")
 
     def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.names = fm.names_of(self, "dw")
-        self.dw = self.names.options(Options, self.options)
+        self.dw = self.names.options(DW.Options, self.options)
         entries = {
             "soft_labels": fm.Sent(labels=True, statistic="class means of outputs"),
             "class_counts": fm.Sent(per_client=True, labels=True, dp="ones"),
@@ -204,4 +201,4 @@ class FedDW(DW, FedAvg):
 @fm.WRAPPERS.register("dw")
 def with_dw(base: type[fm.Method]) -> type[fm.Method]:
     """`base` with DW; DW's options have `dw_` in front. Raises `ConfigError` if it has DW already."""
-    return fm.wrapped(DW, base, "dw", Options, FedDW.presets)
+    return fm.wrapped(DW, base, "dw", DW.Options, FedDW.presets)

@@ -82,10 +82,12 @@ class FedEM(fm.Method):
 
 
 def component(number: int) -> str:
+    """Return the name of a model in the bundle."""
     return f"component{number}"
 
 
 def children(net: fm.Net) -> list[fm.Net]:
+    """Return the models of a bundle in their order."""
     bundle = cast(fm.Bundle, net)
     return [bundle[name] for name, _ in bundle.named_children() if name.startswith("component")]
 

@@ -111,6 +111,7 @@ class FedFomo(fm.Method):
 
 
 def senders(record: fm.Record) -> list[int]:
+    """Return the clients whose models a record has, by id."""
     return sorted(int(name.removeprefix("client.")) for name in record if name.startswith("client."))
 
 

@@ -127,4 +127,5 @@ def nested_features(net: fm.Net, x: Tensor) -> Tensor:
 
 
 def own_logits(net: fm.Net, x: Tensor) -> Tensor:
+    """Return the logits [B, C] of the client's own head on m."""
     return cast(Tensor, cast(fm.Bundle, net)[OWN].head(nested_features(net, x)))

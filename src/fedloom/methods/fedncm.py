@@ -6,6 +6,8 @@ from fedloom.methods.parts.one_shot import MeansRound, OneShotHead, masking_bias
 
 
 class MeansHead(MeansRound):
+    """The closing round of FedNCM."""
+
     def head(self, uploads: fm.Uploads, classes: int) -> tuple[Tensor, Tensor]:
         means, _ = self.class_means(uploads)
         return normalize(means.values, dim=1, eps=1e-12), masking_bias(means.held)

@@ -137,6 +137,7 @@ _TOLERANCE = 1e-12  # of the largest entry of the matrix: below it, a difference
 
 
 def flat_ends(tree: fm.Tree) -> Tensor:
+    """Return all ends [M C d] as one vector."""
     return torch.cat([tree[name].flatten() for name in (WEIGHT, ENDS) if name in tree])
 
 

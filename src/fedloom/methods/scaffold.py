@@ -74,6 +74,7 @@ class SCAFFOLD(fm.Method):
 
 
 def _corrected(gradients: fm.Tree, parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
+    """Each gradient - c_k + c."""
     return {name: gradient + consts["correction"][name] for name, gradient in gradients.items()}
 
 

@@ -50,8 +50,10 @@ def next_soft_labels(fresh: fm.ClassTable, last: fm.ClassTable, absent_row: str,
 
 
 def identity_labels(classes: int) -> fm.ClassTable:
+    """Return soft labels [C, C] that are one-hot."""
     return fm.ClassTable(torch.eye(classes), torch.ones(classes, dtype=torch.bool))
 
 
 def uniform_labels(classes: int) -> fm.ClassTable:
+    """Return soft labels [C, C] of 1 / C."""
     return fm.ClassTable(torch.full((classes, classes), 1 / classes), torch.ones(classes, dtype=torch.bool))

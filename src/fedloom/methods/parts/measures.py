@@ -77,6 +77,7 @@ def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterato
 
 
 def first_generator(task: fm.Task) -> fm.Tree:
+    """Draw the weights of a generator of prototypes."""
     with task.streams.isolated("generator"):
         width = task.feature_dim
         net = nn.ModuleDict({"middle": nn.Linear(width, width), "out": nn.Linear(width, width)})

@@ -15,6 +15,8 @@ from fedloom.methods.parts.prototypes import UNKNOWN
 
 
 class OneShotOptions(fm.Options):
+    """Options of methods that make the head in one round."""
+
     body: Literal["fedavg", "first"] = fm.option(
         "fedavg",
         "The body below the head: trained as FedAvg in the rounds before, or the first weights as they are, for a "

@@ -22,10 +22,12 @@ def trained(tree: fm.Tree, task: fm.Task) -> fm.Tree:
 
 
 def zeros(task: fm.Task) -> fm.Tree:
+    """Create a tree of zeros for the trained entries of the net."""
     return {name: torch.zeros_like(value) for name, value in parameters(task.init, task).items()}
 
 
 def difference(tree: fm.Tree, other: fm.Tree) -> fm.Tree:
+    """Subtract the entries of `other` from those of `tree`."""
     return {name: value - other[name] for name, value in tree.items()}
 
 

@@ -133,6 +133,8 @@ Measure = Callable[[fm.Net, fm.Batch, fm.Consts], Tensor]
 
 
 class Options(fm.Options):
+    """Options about class means as prototypes."""
+
     prototypes_from: Origin = fm.option(
         "after_training", "Where class means come from: a pass after training, or the last epoch's own forward passes."
     )

@@ -54,10 +54,12 @@ def key_of(number: int) -> str:
 
 
 def named_models(models: Sequence[fm.Tree]) -> fm.Record:
+    """Return the models as entries of a record."""
     return {key_of(number): model for number, model in enumerate(models)}
 
 
 def models_in(record: fm.Record, count: int) -> list[fm.Tree]:
+    """Return the first `count` models of a record."""
     return [fm.get_tree(record, key_of(number)) for number in range(count)]
 
 

@@ -20,6 +20,8 @@ WORDS = ("topk", "int8", "sign")  # all wrappers of this file
 
 
 class TopKShare(fm.Options):
+    """Options of top-k."""
+
     share: float = fm.option(0.1, "Share of the entries that travels.", gt=0, le=1)
 
 

@@ -44,6 +44,8 @@ WORDS = ("finetune", "lpft")  # all wrappers of this file
 
 
 class TuningOptions(fm.Options):
+    """Options of fine-tuning."""
+
     epochs: int = fm.option(
         5, "Passes over a client's training data that tune all weights of its copy; 5 is our choice.", ge=0
     )
@@ -53,12 +55,16 @@ class TuningOptions(fm.Options):
 
 
 class ProbingOptions(TuningOptions):
+    """Options of a linear probe before fine-tuning."""
+
     probe_epochs: int = fm.option(
         5, "Passes that tune the head alone, before all weights are tuned; 5 is our choice.", ge=0
     )
 
 
 class FineTuned(fm.Method):
+    """Base of both wrappers."""
+
     tuning_word: ClassVar[str]  # the word of the wrapper
     tuned: ClassVar[Tuned]  # what `tuning_phases` tunes
     Tuning: ClassVar[type[TuningOptions]] = TuningOptions

@@ -74,6 +74,8 @@ _LARGE = 0.01  # a delta above it is reported
 
 
 class Options(fm.Options):
+    """Options of differential privacy."""
+
     clip: float = fm.option(1.0, "Longest change of a client's trees that counts in full, as a 2-norm.", gt=0)
     table_clip: float = fm.option(
         1.0, "Longest change of a client's class tables that counts in full, as a 2-norm.", gt=0

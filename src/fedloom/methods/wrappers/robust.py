@@ -21,26 +21,36 @@ MEANS = ("median", "trimmed", "krum", "multikrum", "bulyan", "geomedian", "normb
 
 
 class Faulty(fm.Options):
+    """Options of Krum and Bulyan."""
+
     faulty: int = fm.option(
         1, "f, number of bad clients that a round may have; needs 2 f + 3 participants, Bulyan 4 f + 3.", ge=0
     )
 
 
 class Kept(Faulty):
+    """Options of multi-Krum."""
+
     kept: int | None = fm.option(
         None, "Number of uploads that are averaged. Null averages all except the faulty ones.", ge=1
     )
 
 
 class TrimmedShare(fm.Options):
+    """Options of the trimmed mean."""
+
     share: float = fm.option(0.2, "Share of the values that is left out at each end.", ge=0, lt=0.5)
 
 
 class Steps(fm.Options):
+    """Options of the geometric median."""
+
     steps: int = fm.option(100, "Steps of Weiszfeld's iteration, which starts at the mean.", ge=1)
 
 
 class Bound(fm.Options):
+    """Options of the norm bound."""
+
     length: float = fm.option(
         1.0, "Longest change that counts in full, as a 2-norm; longer ones are scaled down to it.", gt=0
     )
@@ -184,6 +194,7 @@ def _unflattened(vector: Tensor, like: fm.Tree) -> fm.Tree:
 
 
 def flat(tree: fm.Tree, names: Sequence[str]) -> Tensor:
+    """Return some entries of a tree as one float64 vector."""
     return torch.cat([tree[name].flatten().double() for name in names])
 
 
@@ -222,6 +233,8 @@ def bounded(old: fm.Tree, new: fm.Tree, length: float) -> fm.Tree:
 
 
 class Trimmed(Robust):
+    """The mean of each coordinate without its extremes."""
+
     word, by_coordinate, RuleOptions = "trimmed", True, TrimmedShare
     reduction = staticmethod(robust_rules.trimmed_mean)
 
@@ -237,6 +250,8 @@ class Trimmed(Robust):
 
 
 class MultiKrum(Robust):
+    """The mean of the uploads nearest to their neighbours."""
+
     word, RuleOptions, reduction = "multikrum", Kept, staticmethod(robust_rules.multi_krum)
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:

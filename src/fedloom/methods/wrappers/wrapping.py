@@ -39,6 +39,7 @@ class Names:
 
 
 def names_of(method: Method, word: str) -> Names:
+    """The names of the wrapper `word` in a method."""
     return Names(word, word in method.wrappers)
 
 
