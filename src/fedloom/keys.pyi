@@ -259,7 +259,7 @@ class APFLOptions(TypedDict, total=False):
     """Rate at which a client learns its share; 0 keeps the share. Null takes the run's learning rate (our choice: the
     paper's rule has one rate for all)."""
 
-class Options(TypedDict, total=False):
+class CCVROptions(TypedDict, total=False):
     features: int
     """Virtual features drawn for each class (our choice: no source states a number)."""
     server_epochs: int
@@ -300,6 +300,13 @@ class FDOptions(TypedDict, total=False):
     outputs_from: Literal["after_training", "training", "last_epoch"]
     """Where class means of outputs come from: a pass after training, or the training's own forward passes before each
     step, of all epochs (training) or of the last one (last_epoch)."""
+
+class RidgeHeadOptions(TypedDict, total=False):
+    body: Literal["fedavg", "first"]
+    """The body below the head: trained as FedAvg in the rounds before, or the first weights as they are, for a model
+    that comes pre-trained; then the rounds before do nothing."""
+    ridge: float
+    """lambda, the ridge penalty of the regression on labels."""
 
 class FedAdagradOptions(TypedDict, total=False):
     server_lr: float
@@ -371,6 +378,14 @@ class FedAsyncOptions(TypedDict, total=False):
     b: int
     """b of hinge: the staleness up to which nothing falls."""
 
+class ServerMomentumOptions(TypedDict, total=False):
+    beta: float
+    """Share of the last direction that the velocity keeps."""
+    server_lr: float
+    """The server's step. With beta 0 and a step of 1 the method is FedAvg."""
+    nesterov: bool
+    """Step from where the momentum alone would lead."""
+
 class FedBABUOptions(TypedDict, total=False):
     tuned: Literal["all", "head", "body"]
     """Entries that a client tunes before its personal model is tested."""
@@ -401,6 +416,15 @@ class FedCDAOptions(TypedDict, total=False):
     """Number of first rounds that are FedAvg."""
     smoothness: float
     """L, weight of the distance between the models against their losses."""
+
+class GaussianHeadOptions(TypedDict, total=False):
+    body: Literal["fedavg", "first"]
+    """The body below the head: trained as FedAvg in the rounds before, or the first weights as they are, for a model
+    that comes pre-trained; then the rounds before do nothing."""
+    gamma: float
+    """gamma, added to the variance of every feature; the released code adds nothing."""
+    covariance: Literal["all", "within"]
+    """Covariance of all features, as in released code, or within classes, as in LDA."""
 
 class FedClassAvgOptions(TypedDict, total=False):
     tau: float
@@ -445,6 +469,13 @@ class FedCO2Options(TypedDict, total=False):
     initial_heads: bool
     """Until the first uploads the bank holds every client's first head (if offline_init is same)."""
 
+class CovarianceHeadOptions(TypedDict, total=False):
+    body: Literal["fedavg", "first"]
+    """The body below the head: trained as FedAvg in the rounds before, or the first weights as they are, for a model
+    that comes pre-trained; then the rounds before do nothing."""
+    gamma: float
+    """gamma, added to the variance of every feature within a class."""
+
 class FedCompassOptions(TypedDict, total=False):
     least_work: float
     """Q_min / Q_max, least share of its usual steps for a client."""
@@ -468,6 +499,13 @@ class DebiasedOptions(TypedDict, total=False):
     """Whether clients have a private vector; without it, it stays 0."""
     bias_lr: float | None
     """Rate of the private vector's plain gradient steps. Null takes the run's."""
+
+class DecorrOptions(TypedDict, total=False):
+    beta: float
+    """Weight of the term. With 0 it is the method without it."""
+    form: Literal["code", "paper"]
+    """code: mean of the squared correlations off the diagonal, times the batch size. paper: squared Frobenius norm of
+    the correlations over d^2, with the diagonal."""
 
 class FedDFOptions(TypedDict, total=False):
     steps: int
@@ -498,6 +536,28 @@ class FedDistillOptions(TypedDict, total=False):
     """Share of the round's rows in the next ones."""
     compares: Literal["log_probabilities", "probabilities"]
     """KL against the log of the outputs, or against the outputs themselves, as FedDW's code does by mistake."""
+
+class DWOptions(TypedDict, total=False):
+    mu: float
+    """Weight of the regulariser."""
+    mu_decay: Sequence[float] | None
+    """(every, by): mu is divided by `by` at the start of rounds every, 2 every, and so on. Null keeps mu."""
+    sl_init: Literal["eye", "uniform", "skip_round1"]
+    """SL matrix of round 1: identity, 1/C everywhere, or no regulariser in that round."""
+    sl_ema: float
+    """Share of the new SL matrix in the next."""
+    sl_cumulative: bool
+    """Sum all uploads since round 1."""
+    absent_row: Literal["keep", "eye", "uniform", "mask"]
+    """Row of a class without holders: the previous row, e_i, 1/C, or left out of the regulariser."""
+    linearised: Literal["off", "softmax_lin", "gram"]
+    """A convex form of the regulariser around the received weights; gram is as printed, without softmax."""
+    relin_every: int
+    """Local steps after which the convex form is taken around the present weights; 0 is never."""
+    relu_on_cr: bool
+    """ReLU before the softmax (released code of the personal variant)."""
+    head_bias: bool
+    """Keep the head's bias."""
 
 class FedDynOptions(TypedDict, total=False):
     alpha: float
@@ -1046,13 +1106,13 @@ class RunKeys(TypedDict, total=False):
     options: Mapping[str, Mapping[str, Any]]
     """Options of methods by method name; usually written as a section named after the method."""
     apfl: APFLOptions
-    ccvr: Options
+    ccvr: CCVROptions
     central: _Section
     cfl: CFLOptions
     copa: COPAOptions
     ditto: DittoOptions
     fd: FDOptions
-    fed3r: Options
+    fed3r: RidgeHeadOptions
     fedadagrad: FedAdagradOptions
     fedadam: FedAdamOptions
     fedala: FedALAOptions
@@ -1060,23 +1120,23 @@ class RunKeys(TypedDict, total=False):
     fedas: FedASOptions
     fedasync: FedAsyncOptions
     fedavg: _Section
-    fedavgm: Options
+    fedavgm: ServerMomentumOptions
     fedbabu: FedBABUOptions
     fedbn: FedBNOptions
     fedbuff: FedBuffOptions
     fedcda: FedCDAOptions
-    fedcgs: Options
+    fedcgs: GaussianHeadOptions
     fedclassavg: FedClassAvgOptions
     fedco2: FedCO2Options
-    fedcof: Options
+    fedcof: CovarianceHeadOptions
     fedcompass: FedCompassOptions
     fedcp: FedCPOptions
     feddbe: DebiasedOptions
-    feddecorr: Options
+    feddecorr: DecorrOptions
     feddf: FedDFOptions
     feddisco: FedDiscoOptions
     feddistill: FedDistillOptions
-    feddw: Options
+    feddw: DWOptions
     feddyn: FedDynOptions
     fedem: FedEMOptions
     fedexp: FedExPOptions
@@ -1174,13 +1234,13 @@ class CompareKeys(TypedDict, total=False):
     options: Mapping[str, Mapping[str, Any]]
     """Options of methods by method name; usually written as a section named after the method."""
     apfl: APFLOptions | Sequence[APFLOptions]
-    ccvr: Options | Sequence[Options]
+    ccvr: CCVROptions | Sequence[CCVROptions]
     central: _Section | Sequence[_Section]
     cfl: CFLOptions | Sequence[CFLOptions]
     copa: COPAOptions | Sequence[COPAOptions]
     ditto: DittoOptions | Sequence[DittoOptions]
     fd: FDOptions | Sequence[FDOptions]
-    fed3r: Options | Sequence[Options]
+    fed3r: RidgeHeadOptions | Sequence[RidgeHeadOptions]
     fedadagrad: FedAdagradOptions | Sequence[FedAdagradOptions]
     fedadam: FedAdamOptions | Sequence[FedAdamOptions]
     fedala: FedALAOptions | Sequence[FedALAOptions]
@@ -1188,23 +1248,23 @@ class CompareKeys(TypedDict, total=False):
     fedas: FedASOptions | Sequence[FedASOptions]
     fedasync: FedAsyncOptions | Sequence[FedAsyncOptions]
     fedavg: _Section | Sequence[_Section]
-    fedavgm: Options | Sequence[Options]
+    fedavgm: ServerMomentumOptions | Sequence[ServerMomentumOptions]
     fedbabu: FedBABUOptions | Sequence[FedBABUOptions]
     fedbn: FedBNOptions | Sequence[FedBNOptions]
     fedbuff: FedBuffOptions | Sequence[FedBuffOptions]
     fedcda: FedCDAOptions | Sequence[FedCDAOptions]
-    fedcgs: Options | Sequence[Options]
+    fedcgs: GaussianHeadOptions | Sequence[GaussianHeadOptions]
     fedclassavg: FedClassAvgOptions | Sequence[FedClassAvgOptions]
     fedco2: FedCO2Options | Sequence[FedCO2Options]
-    fedcof: Options | Sequence[Options]
+    fedcof: CovarianceHeadOptions | Sequence[CovarianceHeadOptions]
     fedcompass: FedCompassOptions | Sequence[FedCompassOptions]
     fedcp: FedCPOptions | Sequence[FedCPOptions]
     feddbe: DebiasedOptions | Sequence[DebiasedOptions]
-    feddecorr: Options | Sequence[Options]
+    feddecorr: DecorrOptions | Sequence[DecorrOptions]
     feddf: FedDFOptions | Sequence[FedDFOptions]
     feddisco: FedDiscoOptions | Sequence[FedDiscoOptions]
     feddistill: FedDistillOptions | Sequence[FedDistillOptions]
-    feddw: Options | Sequence[Options]
+    feddw: DWOptions | Sequence[DWOptions]
     feddyn: FedDynOptions | Sequence[FedDynOptions]
     fedem: FedEMOptions | Sequence[FedEMOptions]
     fedexp: FedExPOptions | Sequence[FedExPOptions]
