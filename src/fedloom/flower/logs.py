@@ -3,7 +3,7 @@ for programs. Flower's apps print both to stdout, as lines of JSON."""
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -16,7 +16,12 @@ from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.log import Row, main_protocol, of_protocol
 from fedloom.runs.storage.run_data import RunData
 
-_LOGGED_MEASURES = ("bytes_up", "bytes_down", "accuracy", "seconds_total")  # in the line of a round
+_MEASURES: dict[str, Callable[[float], str]] = {  # in the line of a round, in words
+    "accuracy": lambda share: f"accuracy {percent(share)} %",
+    "bytes_up": lambda size: f"{bytes_text(size)} up",
+    "bytes_down": lambda size: f"{bytes_text(size)} down",
+    "seconds_total": lambda seconds: f"in {seconds_text(seconds)}",
+}
 
 
 class JsonFormatter(logging.Formatter):
@@ -58,7 +63,7 @@ class LogCallback(Callback):
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
         of_main = of_protocol(rows, main_protocol(rows))
         summary_rows = (row for row in of_main if row["client"] is None and row["split"] in ("system", "test"))
-        measures = {row["name"]: row["value"] for row in summary_rows if row["name"] in _LOGGED_MEASURES}
+        measures = {row["name"]: row["value"] for row in summary_rows if row["name"] in _MEASURES}
         log("round", {"run": self._run, "round": round_, "rounds": config.rounds, **measures})
 
     def on_end(self, config: RunConfig, result: RunData) -> None:
@@ -101,12 +106,5 @@ def _sentence(facts: Mapping[str, Any]) -> str:
 
 
 def _measures(facts: Mapping[str, Any]) -> str:
-    measures = []
-    if facts.get("accuracy") is not None:
-        measures.append(f"accuracy {percent(facts['accuracy'])} %")
-    for key, direction in (("bytes_up", "up"), ("bytes_down", "down")):
-        if facts.get(key) is not None:
-            measures.append(f"{bytes_text(facts[key])} {direction}")
-    if facts.get("seconds_total") is not None:
-        measures.append(f"in {seconds_text(facts['seconds_total'])}")
-    return f": {', '.join(measures)}" if measures else ""
+    texts = [text(facts[name]) for name, text in _MEASURES.items() if facts.get(name) is not None]
+    return f": {', '.join(texts)}" if texts else ""

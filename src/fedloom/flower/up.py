@@ -46,8 +46,7 @@ class LocalFederation:
     ) -> None:
         require_flower()
         self._data = None if data is None else data.resolve()
-        self.config, self.folder, self.insecure, self._say = config, folder.resolve(), insecure, say
-        self.clients = count_nodes(config)
+        self.folder, self.clients = folder.resolve(), count_nodes(config)
         if port is not None:
             require_free(port)
         free_port, *node_ports = free_ports(self.clients + 1)
@@ -56,17 +55,16 @@ class LocalFederation:
         home = self.folder / "home"
         path = os.pathsep.join([str(Path(executable("flwr")).parent), os.environ.get("PATH", "")])
         self.processes = ChildProcesses(self.folder / "logs", {**ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path})
-        self._keys = self.folder / "keys"
+        self._keys = None if insecure else self.folder / "keys"
         address = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{HOST}:{self.port}"\n'
-        if insecure:
+        if self._keys is None:
             address += "insecure = true\n"
         else:
             from fedloom.flower import certificates
 
             certificates.create(self._keys, [HOST, "localhost"], self.clients)
             address += f'root-certificates = "{self._keys / "ca.crt"}"\n'
-        keys = None if insecure else self._keys
-        refuse_errors(check_server(config, keys=keys, hosts=[HOST], port=port, listen=HOST, out=self.folder), say)
+        refuse_errors(check_server(config, keys=self._keys, hosts=[HOST], port=port, listen=HOST, out=self.folder), say)
         write_atomic(home / "config.toml", address, private=True)
         export(config, self.folder / "app")
 
@@ -74,8 +72,8 @@ class LocalFederation:
         try:
             self._start_superlink()
             for client in range(self.clients):
-                if not self.insecure:
-                    self._flwr("supernode", "register", str(self._key(client)) + ".pub", NAME)
+                if self._keys is not None:
+                    self._flwr("supernode", "register", str(self._keys / f"node-{client:06d}.pub"), NAME)
                 self.start_node(client)
         except BaseException:
             self.processes.close()
@@ -88,7 +86,7 @@ class LocalFederation:
     def _start_superlink(self) -> None:
         command = [executable("flower-superlink"), "--host", HOST, "--port", str(self.port)]
         command += ["--disable-runtime-dependency-installation"]
-        if self.insecure:
+        if self._keys is None:
             command += ["--insecure"]
         else:
             for option, file in (("certfile", "server.crt"), ("keyfile", "server.key"), ("ca-certfile", "ca.crt")):
@@ -107,24 +105,20 @@ class LocalFederation:
 
     def start_node(self, client: int, key: Path | None = None, name: str | None = None) -> subprocess.Popen[bytes]:
         """Start the node of a `client`. key: a private key instead of the registered one. name: of the process."""
-        state = self.folder / "states" / f"node-{client:06d}"
-        authority = None if self.insecure else self._keys / "ca.crt"
-        files = {"state": state, "data": node_file(self._data, client), "authority": authority}
-        files["key"] = key or self._key(client)
+        node = f"node-{client:06d}"
+        files = {"state": self.folder / "states" / node, "data": node_file(self._data, client)}
+        files |= {"authority": self._keys and self._keys / "ca.crt", "key": key or (self._keys and self._keys / node)}
         options = supernode_options(f"{HOST}:{self.port}", client, self._node_ports[client], **files)
         command = [executable("flower-supernode"), *options]
-        return self.processes.start(name or f"node-{client:06d}", command)
+        return self.processes.start(name or node, command)
 
     def run(self, out: Path) -> subprocess.Popen[bytes]:
         """Start the run in `out`, and return its process, which ends with the run."""
         command = [executable("flwr"), "run", str(self.folder / "app"), NAME, "--stream"]
         tests = server_file(self._data)
+        keys = self._keys or "none"
         test_key = f' test="{tests}"' if tests else ""
-        keys = "none" if self.insecure else self._keys
         return self.processes.start("run", [*command, "-c", f'out="{out.resolve()}" keys="{keys}"{test_key}'])
-
-    def _key(self, client: int) -> Path:
-        return self._keys / f"node-{client:06d}"
 
     def _flwr(self, *arguments: str) -> None:
         process = self.processes.start("flwr", [executable("flwr"), *arguments])
