@@ -231,8 +231,8 @@ class Clock:
     def run_arrivals(
         self, round_: int, count: int, spec: Spec, payload: Callable[[int], int], train: Train
     ) -> Arrivals:
-        """Keep `count` clients at work by `train` until the server updates in `round_`: with `spec.arrivals` uploads or,
-        with `spec.least_work`, those of a group. One whose upload waits starts after it. payload: bytes for a client."""
+        """Keep `count` clients at work by `train` until the server updates in `round_`: with `spec.arrivals` uploads
+        or, with `spec.least_work`, those of a group; others start after it. payload: bytes for a client."""
         started, waiting = self.now, list[int]()
         while len(waiting) < (spec.arrivals or 0):
             idle = self._available(round_) & (self._samples > 0)
