@@ -105,7 +105,7 @@ def residents(folder):
 
 def test_a_killed_process_of_a_node_is_named_and_costs_no_round(tmp_path):
     waits = {"min_clients": 3, "round_timeout": 400.0, "heartbeat": 1.0, "part_bytes": 1 << 16}
-    config = config_of("scaffold", scenario=DEALT, rounds=3, local_epochs=200, evaluation={"every": 3}, flower=waits)
+    config = config_of("scaffold", scenario=DEALT, rounds=3, local_epochs=3000, evaluation={"every": 3}, flower=waits)
     out = tmp_path / "real"
     with LocalFederation(config, tmp_path / "there", insecure=True, port=None, say=print) as there:
         process = there.run(out)
