@@ -174,16 +174,17 @@ class OverBadLinks(LocalFederation):
 
     def _start_superlink(self) -> None:
         super()._start_superlink()
-        self.losses = [Losses(self.port, self._keys) for _ in range(self.clients)]
+        self.losses = [Losses(self.port, self.folder / "keys") for _ in range(self.clients)]
         self.links = [Link(losses.port, rate=self.rate, latency=self.latency) for losses in self.losses]
 
     def start_node(self, client: int, key: Path | None = None, name: str | None = None) -> subprocess.Popen[bytes]:
         """Start the supervised node of a `client`."""
-        files = ["--root-certificates", self._keys / "ca.crt", "--key", key or self._key(client)]
-        files += ["--state", self.folder / "states" / f"node-{client:06d}"]
+        keys, node = self.folder / "keys", f"node-{client:06d}"
+        files = ["--root-certificates", keys / "ca.crt", "--key", key or keys / node]
+        files += ["--state", self.folder / "states" / node]
         address = [f"{HOST}:{self.links[client].port}", "--port", self._node_ports[client], "--client", client]
         words = [str(word) for word in (*MODULE, "fedloom", "flower", "node", *address, *files)]
-        return self.processes.start(name or f"node-{client:06d}", words)
+        return self.processes.start(name or node, words)
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
