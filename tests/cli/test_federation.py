@@ -54,7 +54,8 @@ def test_a_page_for_people(board, tmp_path, capsys):
     ]
 
 
-def test_a_failed_start_and_what_a_client_does_are_named(board, tmp_path, capsys):
+def test_a_failed_start_and_what_a_client_does_are_named(board, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow terminal breaks cells
     board.set_scores(0, {"cosine": -0.5, "outlier": True})
     board.set_progress(1, "training", 0.5, "epoch 1 of 2", bytes_down=2_000_000)
     board.set_wait("tests of round 2", [1], 600.0)

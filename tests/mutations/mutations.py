@@ -185,7 +185,12 @@ MUTATIONS = (
     _of("fedprox", "no half in the proximal term", "0.5 * self.options.mu", "self.options.mu"),
     _of("fedco2", "the online classifier is uploaded", "_classifier(task, OFFLINE)}, OFFLINE)",
         "_classifier(task, ONLINE)}, ONLINE)"),
-    _of("fedco2", "foreign heads summed, not averaged", '1 / _count(consts["heads"]) if', "1.0 if"),
+    _of(
+        "fedco2",
+        "foreign heads summed, not averaged",
+        '1 / sum(len(next(iter(stack.values()))) for stack in consts["heads"])',
+        "1.0",
+    ),
     _of("fedco2", "the direction of mutual KL", "kl_divergence(taught, bundle[student](batch.x), batch.y)",
         "kl_divergence(bundle[student](batch.x), taught, batch.y)"),
     _of("feddw", "the sign of the regulariser", "base.total + regulariser", "base.total - regulariser"),

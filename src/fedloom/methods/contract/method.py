@@ -73,6 +73,7 @@ def register(method: M) -> M:
     that compares with it (`citation.compared_in`): the settings that the paper states for all methods, then the
     method's own. `citation` is not inherited. The library's methods have presets and settings in `sources.yaml`."""
     own, entry = vars(method).get("citation"), entry_of(method.name())
+    own = None if isinstance(own, ListedCitation) else own  # of a class that is registered again
     if "presets" in entry:
         method.presets = {**{name: {} for name in PRESETS}, **entry["presets"]}
     method.settings = entry.get("settings", method.settings)

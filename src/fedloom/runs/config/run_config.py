@@ -118,7 +118,6 @@ class RunConfig(Section):
         {},
         description="Python files with parts of your own, as a list: [mine.py], relative to the config. A run stores "
         "their SHA-256 by name, and a stored config loads none.",
-        examples=[["mine.py"]],
     )
     options: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
