@@ -35,8 +35,8 @@ def load_plugin(file: Path | str) -> None:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     module = sys.modules.get(path.stem)
-    found = importlib.util.find_spec(path.stem) if module is None else module.__spec__
-    origin = (found.origin if found else None) or "built into Python"
+    module_spec = importlib.util.find_spec(path.stem) if module is None else module.__spec__
+    origin = (module_spec.origin if module_spec else None) or "built into Python"
     if not Path(origin).exists() or _digest(Path(origin)) != digest:  # a copy, as in an exported app, is the same
         raise ConfigError(f"plug-in {file}: there is another module {path.stem} ({origin}); rename the file")
     global loading
@@ -99,6 +99,6 @@ def with_plugins(values: Mapping[str, Any], folder: Path = Path()) -> dict[str, 
 def require_loaded(plugins: Any) -> None:
     """Raise `ConfigError` unless the `plugins` of a config, hashes by name or None, are loaded as they were."""
     for name, digest in (plugins if isinstance(plugins, Mapping) else {}).items():
-        if (here := loaded_plugins().get(name)) != digest:
-            state = "is not loaded" if here is None else "has changed since this config was stored"
+        if (loaded := loaded_plugins().get(name)) != digest:
+            state = "is not loaded" if loaded is None else "has changed since this config was stored"
             raise ConfigError(f"plugins.{name}: the file {state}; `fedloom --plugin FILE ...` loads the right one")
