@@ -60,7 +60,8 @@ def test_a_stored_config_loads_nothing(tmp_path):
 
 
 def test_other_processes_load_them_too(tmp_path):
-    file = written(tmp_path, "own_beta.py", METHOD.format(name="OwnBeta"))
+    (folder := tmp_path / "a:b, c").mkdir()
+    file = written(folder, "own_beta.py", METHOD.format(name="OwnBeta"))
     digits = fl.scenario("digits", partition="iid", clients=2)
     comparison = fl.compare(
         ["ownbeta"], digits, rounds=1, seeds=2, model="logistic", plugins=[file], out=tmp_path / "runs", jobs=2

@@ -21,7 +21,6 @@ import typer
 
 from fedloom._version import __version__
 from fedloom.cli import catalogue, comparisons, flower, model, publication, shared
-from fedloom.cli import publication as reproduce
 from fedloom.cli.diagnose import advise, diagnose
 from fedloom.core.console import console_of, listen_for_stop, raise_first_interrupt
 from fedloom.core.errors import ConfigError, FedloomError, StoppedError, printable
@@ -254,7 +253,7 @@ def inspect(
 _TEXTS = package_table(Path(__file__).with_name("help.toml"))
 # The help lists commands in this order.
 for command in (
-    *(demo, run, init, comparisons.compare, comparisons.study, reproduce.reproduce, inspect, diagnose, advise),
+    *(demo, run, init, comparisons.compare, comparisons.study, publication.reproduce, inspect, diagnose, advise),
     *(comparisons.report, publication.table, publication.figure),
     *(catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios, catalogue.config),
     *(model.export, model.predict, model.evaluate),

@@ -6,6 +6,7 @@ the environment variable `FEDLOOM_PLUGINS`."""
 import hashlib
 import importlib
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -57,7 +58,7 @@ def load_plugin(file: Path | str) -> None:
         del _loaded[path.stem]
         sys.modules.pop(path.stem, None)
         raise ConfigError(f"plug-in {file}: {problem}")
-    os.environ[_VARIABLE] = os.pathsep.join(dict.fromkeys([*_inherited(), str(path)]))
+    os.environ[_VARIABLE] = json.dumps([*dict.fromkeys([*_inherited(), str(path)])])
 
 
 def _digest(path: Path) -> str:
@@ -65,7 +66,7 @@ def _digest(path: Path) -> str:
 
 
 def _inherited() -> list[str]:
-    return [*filter(None, os.environ.get(_VARIABLE, "").split(os.pathsep))]
+    return [*json.loads(os.environ.get(_VARIABLE) or "[]")]  # JSON, as a path may hold any separator
 
 
 def loaded_plugins() -> dict[str, str]:
