@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.key_models import Keys
 from fedloom.core.streams import Streams
 from fedloom.data import views as splitting
 from fedloom.data.attacks import Attack
@@ -27,22 +28,14 @@ from fedloom.data.views import Indices, Views
 Tests = Literal["shares", "matched"]
 
 
-class OwnSplit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+class OwnSplit(Keys, extra="forbid", frozen=True, allow_inf_nan=False):
     """Every client's samples split by class into training, validation and test parts, in these proportions. Each client
     is then tested on its own part. The global test set is the union of all clients' test parts."""
 
-    train: float = Field(
-        gt=0, description="Training part of a client's samples, relative to `val` and `test` (any sum).", examples=[0.7]
-    )
-    val: float = Field(
-        0.0, ge=0, description="Validation part of each client's samples, relative to `train` and `test`."
-    )
-    test: float = Field(
-        gt=0, description="Test part of each client's samples, relative to `train` and `val`.", examples=[0.3]
-    )
-    pool: Literal["train", "all"] = Field(
-        "train", description="Samples that are dealt and split: `train` leaves the official tests out, `all` adds them."
-    )
+    train: float = Field(gt=0, examples=[0.7])
+    val: float = Field(0.0, ge=0)
+    test: float = Field(gt=0, examples=[0.3])
+    pool: Literal["train", "all"] = "train"
 
     @property
     def rows(self) -> TestRows:

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.key_models import Keys
 from fedloom.core.records import Record, Value
 from fedloom.core.registry import Registry
 from fedloom.core.tables import ClassTable
@@ -21,16 +22,14 @@ from fedloom.data.scenario import Scenario
 ATTACKS: "Registry[type[Attack]]" = Registry("attack", home="fedloom.data.attacks")
 
 
-class Attack(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+class Attack(Keys, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all attacks: its fields are its config keys."""
 
     kind: ClassVar[str] = ""  # the name under which it is registered
     min_bad: ClassVar[int] = 1
     """The smallest number of bad clients that it needs."""
 
-    share: float = Field(
-        0.2, description="Share of all clients that misbehave, from 0 to below 0.5, rounded down.", examples=[0.2]
-    )
+    share: float = Field(0.2, examples=[0.2])
 
     @field_validator("share")
     @classmethod
@@ -80,12 +79,8 @@ class LabelFlip(Attack):
 
         attack: {name: label-flip, share: 0.2, source: 5, target: 3}"""
 
-    source: int | None = Field(
-        None, ge=0, description="Number of the class that becomes `target`; null flips each c to C-1-c.", examples=[5]
-    )
-    target: int | None = Field(
-        None, ge=0, description="Number of the class that samples of `source` get; goes with `source`.", examples=[3]
-    )
+    source: int | None = Field(None, ge=0, examples=[5])
+    target: int | None = Field(None, ge=0, examples=[3])
 
     def poison(self, scenario: Scenario) -> Scenario:
         scenario.train_set.require_one_class(f"scenario.attack {self.kind}")
@@ -205,9 +200,7 @@ class Gaussian(UploadAttack):
 
         attack: {name: gaussian, share: 0.2, std: 1}"""
 
-    std: float = Field(
-        1.0, gt=0, description="Standard deviation of the noise, in units of a weight. The default is our choice."
-    )
+    std: float = Field(1.0, gt=0)
 
     def forge_change(self, change: Tensor, colluding: Tensor, round_: AttackRound) -> Tensor:
         return self.std * torch.from_numpy(round_.rng.standard_normal(len(change)))
@@ -222,9 +215,7 @@ class Scaled(UploadAttack):
 
         attack: {name: scaled, share: 0.2, factor: 10}"""
 
-    factor: float = Field(
-        10.0, gt=0, description="Factor of the change that a misbehaving client uploads. The default is our choice."
-    )
+    factor: float = Field(10.0, gt=0)
 
     def forge_change(self, change: Tensor, colluding: Tensor, round_: AttackRound) -> Tensor:
         return self.factor * change
@@ -239,10 +230,7 @@ class Ipm(UploadAttack):
         attack: {name: ipm, share: 0.2, factor: 4}"""
 
     colludes = True
-    factor: float = Field(
-        1.0, gt=0, description="Factor of the reversed mean change. From (n - m) / m on, with m of n clients bad, "
-        "the mean of all uploads turns round.",
-    )  # fmt: skip
+    factor: float = Field(1.0, gt=0)  # fmt: skip
 
     def forge_change(self, change: Tensor, colluding: Tensor, round_: AttackRound) -> Tensor:
         return -self.factor * colluding.mean(0)
@@ -258,13 +246,7 @@ class Alie(UploadAttack):
 
     colludes = True
     min_bad = 2
-    z: float | None = Field(
-        None,
-        gt=0,
-        description="Number of standard deviations that the uploads are moved by. Null takes the published value: "
-        "with n participants, m of them bad, and s = floor(n / 2 + 1) - m, the normal quantile of (n - m - s) / (n "
-        "- m). With few bad clients that is 0, and the run reports that the attack does nothing.",
-    )
+    z: float | None = Field(None, gt=0)
 
     def forge_change(self, change: Tensor, colluding: Tensor, round_: AttackRound) -> Tensor:
         z = published_z(round_.participants, round_.bad) if self.z is None else self.z

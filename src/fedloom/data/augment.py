@@ -8,45 +8,25 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.key_models import Keys
 from fedloom.core.trees import sent_to
 from fedloom.data.dataset import Dataset
 from fedloom.data.views import Indices
 
 
-class Augmentation(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+class Augmentation(Keys, extra="forbid", frozen=True, allow_inf_nan=False):
     """Random changes of training images, in this order: crop, flip, rotate. The default does nothing."""
 
-    crop: int = Field(
-        0,
-        ge=0,
-        description="Pixels of padding on each side, before a window of the old size is cut out at a random "
-        "position. All (2 * crop + 1)^2 positions are equally likely.",
-        examples=[4],
-    )
+    crop: int = Field(0, ge=0, examples=[4])
     flip: bool = Field(False, description="Whether images are mirrored left to right, with probability 1/2.")
-    rotate: float = Field(
-        0.0,
-        ge=0,
-        le=180,
-        description="Largest angle of a rotation about the centre, in degrees; angles are uniform in [-rotate, "
-        "rotate], with bilinear interpolation (torchvision's default is the nearest pixel).",
-    )
-    per: Literal["sample", "batch"] = Field(
-        "sample",
-        description="Scope of a random draw: `sample` draws for each image, `batch` once for the whole batch, as "
-        "the released code of FedSKC and FedSC does by calling torchvision on the batch tensor.",
-    )
-    fill: Literal["black", "mean"] = Field(
-        "black",
-        description="Value of pixels that come in from outside. `black` is stored value 0, because augmentation "
-        "happens before normalisation, as is usual in torchvision. `mean` is the mean colour, because augmentation "
-        "happens after normalisation, as in the released code of FedSKC, FedSC and FedSSA.",
-    )
+    rotate: float = Field(0.0, ge=0, le=180)
+    per: Literal["sample", "batch"] = "sample"
+    fill: Literal["black", "mean"] = "black"
 
     @property
     def active(self) -> bool:

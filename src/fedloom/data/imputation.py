@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedloom.core.errors import DataError, short_repr, suggest_name
+from fedloom.core.key_models import Keys
 
 if TYPE_CHECKING:
     from fedloom.data.dataset import Dataset
@@ -89,29 +90,15 @@ def unobserved_error(column: str) -> DataError:
     return DataError(f"column '{column}': no training row has a value to impute from; {remedy}")
 
 
-class Impute(BaseModel):
+class Impute(Keys):
     """How missing cells of feature columns are filled: by a value over the training rows, or a constant one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    numbers: Strategy | Constant = Field(
-        "mean",
-        description="Value for missing numbers: the `mean`, the `median` or the `most_frequent` number of the training "
-        "rows (of equally frequent ones the smallest), or {constant: number}; `constant` alone is 0.",
-    )
-    words: Literal["most_frequent", "constant"] | Constant = Field(
-        "most_frequent",
-        description="Value for missing words: the `most_frequent` word of the training rows, or {constant: word}, "
-        "where the word may be a new one; `constant` alone is the word missing.",
-    )
-    indicator: bool | tuple[str, ...] = Field(
-        True,
-        description="Whether columns that lack training cells get a further feature `missing(column)`, 1 or 0; or a "
-        "list of the columns that get one.",
-    )
-    columns: dict[str, Strategy | Constant] = Field(
-        {}, description="Values of single columns, in place of `numbers` and `words`.", examples=[{"age": "median"}]
-    )
+    numbers: Strategy | Constant = "mean"
+    words: Literal["most_frequent", "constant"] | Constant = "most_frequent"
+    indicator: bool | tuple[str, ...] = True
+    columns: dict[str, Strategy | Constant] = Field({}, examples=[{"age": "median"}])
 
     def rules(self, vocabulary: Mapping[str, Sequence[str]], origin: str) -> tuple[ImputedColumn, ...]:
         """Return the rule of each column, without the values that training rows decide. vocabulary: the words of each

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field, StrictInt, model_validator
+from pydantic import Field, StrictInt, model_validator
 
 from fedloom.core.errors import ConfigError, suggest_name
+from fedloom.core.key_models import Keys
 from fedloom.data.dataset import Dataset
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Indices, Views
@@ -21,23 +22,13 @@ _SHOWN = 10  # ids in a note
 MIN_TRAINING_CLIENTS = 2  # that must remain for training
 
 
-class HeldOut(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+class HeldOut(Keys, extra="forbid", frozen=True, allow_inf_nan=False):
     """Clients that never train: a share of all clients, a list of their ids, or all data of one domain."""
 
-    share: float | None = Field(
-        None, gt=0, lt=1, description="Share of clients with training and test data, at least one.", examples=[0.2]
-    )
-    clients: tuple[StrictInt, ...] | None = Field(
-        None, description="Ids of the clients, as the partition numbers them, instead of a share.", examples=[[3, 7]]
-    )
+    share: float | None = Field(None, gt=0, lt=1, examples=[0.2])
+    clients: tuple[StrictInt, ...] | None = Field(None, examples=[[3, 7]])
 
-    domain: str | None = Field(
-        None,
-        min_length=1,
-        description="Name of a domain of the source, all of whose data are held out, instead of clients. The clients "
-        "hold the other domains, and the domain is tested as one newcomer.",
-        examples=["dslr"],
-    )
+    domain: str | None = Field(None, min_length=1, examples=["dslr"])
 
     @model_validator(mode="after")
     def _one_of_them(self) -> "HeldOut":

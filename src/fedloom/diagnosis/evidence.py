@@ -21,21 +21,9 @@ GOALS: Mapping[str, str] = {"global": "one model for all", "personal": "a model 
 class Needs(Section):
     """The constraints under which advice is given; none by default."""
 
-    goal: Goal | None = Field(
-        None,
-        description="One model for all (global), or a model for each client (personal); null reads the config's "
-        "protocol.",
-    )
-    nets: Literal["equal", "different"] | None = Field(
-        None, description="Whether the clients' networks are equal or different; null reads the config's models."
-    )
-    traffic: float | None = Field(
-        None,
-        ge=0,
-        allow_inf_nan=False,
-        description="Most traffic of a round, as a multiple of FedAvg's.",
-        examples=[0.5],
-    )
+    goal: Goal | None = None
+    nets: Literal["equal", "different"] | None = None
+    traffic: float | None = Field(None, ge=0, allow_inf_nan=False, examples=[0.5])
     stateless: bool = Field(False, description="Clients keep nothing between rounds.")
     newcomers: bool = Field(False, description="A client that never trained gets a trained model at once.")
     secret_labels: bool = Field(False, description="Uploads have no counts or means by class.")

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from fedloom.core.errors import ClientError, ConfigError
+from fedloom.core.key_models import Keys
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.device import AUTO, DEVICES
@@ -170,57 +171,19 @@ _NO_TIME_LIMIT = {
 }
 
 
-class EngineChoice(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+class EngineChoice(Keys, extra="forbid", frozen=True, allow_inf_nan=False):
     """The engine that runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`."""
 
-    name: Literal["auto", "serial", "threads", "processes", "batched", "ray"] = Field(
-        "auto",
-        description="Engine of the clients' work. `serial`, `threads`, `processes` and `ray` (tasks on all nodes of a "
-        "cluster) give the same bits; `threads` needs a C++ compiler. `batched` trains stacks of clients in each "
-        "process, and agrees to about 1e-5. `auto` takes threads where they can replay a method's steps and need not "
-        "wait for Python; otherwise it compares whole rounds and takes the fastest of those that it may use on this "
-        "machine.",
-    )
-    same_bits: bool = Field(
-        True,
-        description="Whether auto may only choose engines and kernels with the numbers of `serial`, so that "
-        "results do not depend on the machine's speed.",
-    )
-    kernels: Literal["auto", "torch", "own"] = Field(
-        "auto",
-        description="Code of the convolutions. `own` is the project's own for convolutions of few channels: it needs "
-        "a C++ compiler, trains a LeNet up to twice as fast, and agrees to about 1e-5 after a few steps. `auto` is "
-        "torch, unless the engine is chosen by auto without `same_bits`.",
-    )
-    workers: int | None = Field(
-        None, ge=1, description="Number of threads, processes, or clients at a time on Ray; null takes one per core."
-    )
-    stack: int | None = Field(
-        None, ge=2, description="Largest number of clients in a stack of engine `batched`; null: 32, or 128 on a GPU."
-    )
-    client_seconds: float | None = Field(
-        None, gt=0, description="Longest time for a client's work, in seconds, with several processes; null: no limit."
-    )
-    state_budget_mb: float | None = Field(
-        None, gt=0, description="Size of client states kept in memory, in MiB; the others go to disk. Null: no limit."
-    )
-    device: str = Field(
-        AUTO,
-        pattern=DEVICES,
-        description="Device that clients are trained and tested on: cpu, cuda or cuda:1. `auto` is $FEDLOOM_DEVICE if "
-        "that is set; else the first GPU if there is one and a step of the net has 50 million operations or more; else "
-        "the CPU. On cuda there are no threads, no processes and no Ray, and the engine auto is serial unless "
-        "`same_bits` is false; ask for batched there.",
-        examples=["cuda:0"],
-    )
-    deterministic: bool = Field(
-        True, description="Whether a GPU must give the same bits from run to run, without sums of no fixed order."
-    )
-    fast: bool = Field(
-        True,
-        description="Whether training steps may be sped up. With false every step runs in plain "
-        "Python, with the same numbers, for losses that print or are stepped through.",
-    )
+    name: Literal["auto", "serial", "threads", "processes", "batched", "ray"] = "auto"
+    same_bits: bool = True
+    kernels: Literal["auto", "torch", "own"] = "auto"
+    workers: int | None = Field(None, ge=1)
+    stack: int | None = Field(None, ge=2)
+    client_seconds: float | None = Field(None, gt=0)
+    state_budget_mb: float | None = Field(None, gt=0)
+    device: str = Field(AUTO, pattern=DEVICES, examples=["cuda:0"])
+    deterministic: bool = True
+    fast: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import read_file
+from fedloom.core.key_models import Keys
 from fedloom.core.records import Record, get_number
 from fedloom.core.streams import Streams
 from fedloom.engine.jobs import JobResult
@@ -25,12 +26,10 @@ from fedloom.methods.contract.spec import Spec
 _SCALARS = 1024  # bytes that an upload may have beyond those of the payload, for numbers that a method adds to weights
 
 
-class Device(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+class Device(Keys, extra="forbid", frozen=True, allow_inf_nan=False):
     """One client's device and line."""
 
-    samples_per_second: float = Field(
-        500.0, gt=0, description="Training samples that a device works through in a second of virtual time."
-    )
+    samples_per_second: float = Field(500.0, gt=0)
     down_mbit: float = Field(20.0, gt=0, description="Bandwidth of downloads, in megabits per second.")
     up_mbit: float = Field(5.0, gt=0, description="Bandwidth of uploads, in megabits per second.")
     latency: float = Field(0.05, ge=0, description="Seconds before a download or an upload begins to flow.")
@@ -40,32 +39,12 @@ class Device(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
 class Devices(Device):
     """Devices and lines of all clients, for virtual time."""
 
-    profiles: tuple[Device, ...] | str = Field(
-        (),
-        description="Devices one by one, as sections or as a CSV file with these columns; client k has number k mod "
-        "their count. A key that an entry leaves out is that of this section. Empty: all have this section's device.",
-        examples=[[{"samples_per_second": 500}, {"samples_per_second": 50}]],
-    )
-    spread: float = Field(
-        0.0,
-        ge=0,
-        le=5,
-        description="Standard deviation of the logarithm of a log-normal factor for each client's speed, and of one "
-        "for its bandwidths.",
-    )
-    slow_share: float = Field(
-        0.0, ge=0, le=1, description="Share of the clients, drawn once, that are slower by slow_factor."
-    )
+    profiles: tuple[Device, ...] | str = Field((), examples=[[{"samples_per_second": 500}, {"samples_per_second": 50}]])
+    spread: float = Field(0.0, ge=0, le=5)
+    slow_share: float = Field(0.0, ge=0, le=1)
     slow_factor: float = Field(10.0, ge=1, description="How many times slower their devices and lines are.")
-    deadline: float | None = Field(
-        None, gt=0, description="Seconds of virtual time after which a round ends; null waits for all clients."
-    )
-    late: Literal["drop", "next_round", "fewer_steps"] = Field(
-        "drop",
-        description="What happens to clients that would miss the deadline. `drop`: their uploads are lost, and "
-        "counted. `next_round`: an upload is used in the round in which it arrives, by methods that declare that they "
-        "may. `fewer_steps`: they take as many steps as fit, with methods that correct for it.",
-    )
+    deadline: float | None = Field(None, gt=0)
+    late: Literal["drop", "next_round", "fewer_steps"] = "drop"
 
     @model_validator(mode="before")
     @classmethod

@@ -57,9 +57,7 @@ class Quantity(Partition):
     """
 
     takes_multi = True
-    alpha: Alpha = Field(
-        description="Concentration of the Dirichlet distribution; small values mean very unequal sizes.", examples=[0.5]
-    )
+    alpha: Alpha = Field(examples=[0.5])
     min_samples: MinSamples = 10
     max_draws: MaxDraws = 1000
 
@@ -169,9 +167,7 @@ class Pathological(FixedClasses):
     """
 
     low: float = Field(0.4, gt=0, description="Lower end of the uniform draw that decides a client's share of a class.")
-    high: float = Field(
-        0.6, gt=0, description="Upper end of the uniform draw that decides a client's share of a class."
-    )
+    high: float = Field(0.6, gt=0)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -207,12 +203,8 @@ class Pachinko(Partition):
         array([120, 120, 120, 120, 120, 120, 120, 120, 120, 120])
     """
 
-    alpha: Alpha = Field(
-        0.3, description="Concentration of the Dirichlet distribution over superclasses; small values mean strong skew."
-    )
-    beta: Alpha = Field(
-        10.0, description="Concentration of the Dirichlet distribution in a superclass; small values mean strong skew."
-    )
+    alpha: Alpha = 0.3
+    beta: Alpha = 10.0
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         coarse = np.array(coarse_labels(train.classes))

@@ -39,18 +39,8 @@ class Dirichlet(Partition):
         True
     """
 
-    alpha: Alpha = Field(
-        description="Concentration of the Dirichlet distribution. Small values mean strong skew (at 0.1 most "
-        "clients see few classes), large values mean even shares.",
-        examples=[0.1],
-    )
-    min_samples: int = Field(
-        10,
-        ge=0,
-        description="Smallest number of training samples of a client; the draw is repeated until every client has "
-        "as many. With 0 there is one plain draw, whose shares are independent between classes, as in FedDW. If no "
-        "draw does, the smallest clients get samples of the largest.",
-    )
+    alpha: Alpha = Field(examples=[0.1])
+    min_samples: int = Field(10, ge=0)
     max_draws: MaxDraws = 1000
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
@@ -172,9 +162,7 @@ class DirichletFedMA(Partition):
 
     alpha: Alpha = Field(examples=[0.5])
     min_samples: MinSamples = 10
-    min_test: int = Field(
-        0, ge=0, description="Smallest number of test samples of a client; it is drawn again until all have as many."
-    )
+    min_test: int = Field(0, ge=0)
     max_draws: MaxDraws = 1000
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
@@ -220,21 +208,11 @@ class ExtendedDirichlet(Partition):
         2
     """
 
-    classes_per_client: int = Field(
-        ge=1, description="Number of classes that a client draws; of some of them it may get no sample.", examples=[2]
-    )
-    alpha: Alpha = Field(
-        description="Concentration of the Dirichlet distribution over the clients of a class. Small values give one "
-        "of them nearly all samples, large ones even shares.",
-        examples=[10.0],
-    )
-    balanced: bool = Field(
-        False, description="Whether a client that holds its fair part of all samples gets no more classes, as released."
-    )
+    classes_per_client: int = Field(ge=1, examples=[2])
+    alpha: Alpha = Field(examples=[10.0])
+    balanced: bool = False
     min_samples: MinSamples = 10
-    max_draws: int = Field(
-        1000, ge=1, description="Largest number of draws of classes, and of shares, before the partition is refused."
-    )
+    max_draws: int = Field(1000, ge=1)
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         self.require_enough(clients, self.min_samples, len(train))

@@ -80,24 +80,12 @@ class DirichletDomains(Partition):
     """
 
     deals = "domains"
-    alpha: Alpha = Field(
-        description="Concentration of the Dirichlet distribution; small means strong skew in a domain.", examples=[0.3]
-    )
+    alpha: Alpha = Field(examples=[0.3])
     domain_parts: int = Field(ge=2, description="Number of parts that each domain is cut into.", examples=[3])
-    clients_per_domain: int = Field(
-        1, ge=1, description="Number of parts of each domain that become clients; the other parts are not used."
-    )
-    domain_part: int | tuple[int, ...] = Field(
-        0, description="First part of a domain that becomes a client, from 0: one number, or a list, one a domain."
-    )
-    one_in: int | tuple[int, ...] = Field(
-        1,
-        description="Thinning of a part: 1 in so many samples of each class is kept, at least one. It is one "
-        "number, or a list with one per domain; Fed-CO2's Office has 6, 7, 1 and 2.",
-    )
-    min_per_class: int = Field(
-        2, ge=1, description="Smallest number of samples of each class in a part; a domain is cut again until it holds."
-    )
+    clients_per_domain: int = Field(1, ge=1)
+    domain_part: int | tuple[int, ...] = 0
+    one_in: int | tuple[int, ...] = 1
+    min_per_class: int = Field(2, ge=1)
     max_draws: int = Field(100_000, ge=1, description="Largest number of draws before the partition is refused.")
 
     def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:

@@ -38,17 +38,9 @@ class Natural(Partition):
 
     takes_multi = True
     deals = "rows"
-    owners: Path | None = Field(
-        None,
-        description="Path of a `.npy` file with the id (number or word) of each training sample; null: the domains.",
-        examples=["writers.npy"],
-    )
-    test_owners: Path | None = Field(
-        None, description="Path of a `.npy` file with each test sample's id; null deals in the clients' class shares."
-    )
-    sample_ids: bool = Field(
-        False, description="Whether `clients` may be smaller than the number of ids, which are then chosen at random."
-    )
+    owners: Path | None = Field(None, examples=["writers.npy"])
+    test_owners: Path | None = None
+    sample_ids: bool = False
 
     def count_clients(self, load: Callable[[], Dataset]) -> int | None:
         if self.sample_ids:
@@ -124,14 +116,8 @@ class Flower(Partition):
 
         scenario: {source: digits, partition: flower, partitioner: DirichletPartitioner, options: {alpha: 0.3}}"""
 
-    partitioner: str = Field(
-        description="Class name of the partitioner in `flwr_datasets.partitioner`.", examples=["ShardPartitioner"]
-    )
-    options: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Arguments of the partitioner. Unless they are set here, `num_partitions` is the number of "
-        'clients, `partition_by` is "label" and `seed` is drawn from the scenario\'s seed.',
-    )
+    partitioner: str = Field(examples=["ShardPartitioner"])
+    options: dict[str, Any] = Field(default_factory=dict)
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         partitioner_class, table = self._kind(), self._table(train)
@@ -189,9 +175,7 @@ class IndexLists(Partition):
 
     takes_thinned, takes_multi = False, True
     deals = "rows"
-    partition_file: Path = Field(
-        description="Path of the JSON file with the index lists of the clients.", examples=["dealt.json"]
-    )
+    partition_file: Path = Field(examples=["dealt.json"])
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         path = self.partition_file

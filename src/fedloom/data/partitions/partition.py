@@ -7,10 +7,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_if_path
+from fedloom.core.key_models import Keys
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import TestRows
@@ -53,7 +54,7 @@ class Dealt:
     notes: tuple[str, ...] = ()
 
 
-class Partition(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+class Partition(Keys, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all partitions: its fields are its config keys, `deal` is pure in its arguments."""
 
     kind: ClassVar[str] = ""  # the name under which it is registered

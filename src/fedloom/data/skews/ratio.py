@@ -25,16 +25,8 @@ class Ratio(Skew):
 
         skews: [{name: ratio, ratio: 0.4, base: 743.8}]"""
 
-    ratio: float | tuple[float, ...] = Field(
-        description="Share of its training samples a client keeps, or one each; ≤ 1 without `base`.", examples=[0.4]
-    )
-    base: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Samples that `ratio` is a share of: client k keeps floor(ratio base); null takes its own number.",
-        examples=[743.8],
-    )
+    ratio: float | tuple[float, ...] = Field(examples=[0.4])
+    base: float | None = Field(None, gt=0, allow_inf_nan=False, examples=[743.8])
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         ratios, sizes = per_client("ratio", self.ratio, scenario.clients), scenario.train.sizes
@@ -74,9 +66,7 @@ class LongTail(Skew, allow_inf_nan=False):
         array([5000, 2997, 1796, 1077,  645,  387,  232,  139,   83,   50])
     """
 
-    rho: float = Field(
-        ge=1, description="Size of the largest class divided by that of the smallest; 1: all equal.", examples=[100]
-    )
+    rho: float = Field(ge=1, examples=[100])
 
     def thin(self, train: Dataset, rows: Indices, rng: np.random.Generator) -> Indices:
         train.require_one_class(f"skew {self.kind}")
@@ -111,21 +101,9 @@ class Noise(Skew, allow_inf_nan=False):
 
         skews: [{name: noise, sigma: 15}]"""
 
-    sigma: float = Field(
-        ge=0, description="Standard deviation of the noise of the last client, in grey levels of 255.", examples=[15]
-    )
-    noise_space: Literal["pixel", "normalised-clamped"] = Field(
-        "pixel",
-        description="Scale of the noise. `pixel` adds sigma_i / 255 of the full range (0 to the largest training "
-        "value) and clips to it, before normalisation. `normalised-clamped` adds sigma_i after normalisation and "
-        "then clamps to [0, 255], which cuts every value below the mean, as in Fed-CO2's released code; that code "
-        "also draws new noise at every access, which fedloom does not.",
-    )
-    rounded: bool = Field(
-        False,
-        description="Whether changed images are rounded to whole grey levels and stored as bytes; otherwise they "
-        "are float32, which takes four times the memory.",
-    )
+    sigma: float = Field(ge=0, examples=[15])
+    noise_space: Literal["pixel", "normalised-clamped"] = "pixel"
+    rounded: bool = False
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         require_images(self.kind, scenario.train_set)
@@ -176,9 +154,7 @@ class LabelNoise(Skew):
 
         skews: [{name: label-noise, share: 0.2}]"""
 
-    share: float | tuple[float, ...] = Field(
-        description="Share of a client's training samples that get a wrong label, 0 to 1, or one each.", examples=[0.2]
-    )
+    share: float | tuple[float, ...] = Field(examples=[0.2])
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         scenario.train_set.require_one_class(f"skew {self.kind}")

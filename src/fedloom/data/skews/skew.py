@@ -8,11 +8,12 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.key_models import Keys
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.data.augment import rotate
@@ -23,7 +24,7 @@ from fedloom.data.views import Indices
 SKEWS: Registry[type["Skew"]] = Registry("skew", home="fedloom.data.skews")
 
 
-class Skew(BaseModel, extra="forbid", frozen=True):
+class Skew(Keys, extra="forbid", frozen=True):
     """Base of all skews: its fields are its config keys. A skew works at one of two moments, or at both; each default
     changes nothing. Both are pure in their arguments, and no sample is ever copied per client: where pixels change, one
     changed copy of the whole array takes its place."""
@@ -103,10 +104,7 @@ class Transforms(Skew):
         skews: [{name: transforms, of: [none, rotate90, invert]}]"""
 
     of: tuple[Name, ...] = Field(
-        ("none", "rotate90", "rotate180", "rotate270"),
-        min_length=1,
-        description="List of transforms; client k has number k mod the length of the list.",
-        examples=[["none", "rotate90", "invert"]],
+        ("none", "rotate90", "rotate180", "rotate270"), min_length=1, examples=[["none", "rotate90", "invert"]]
     )
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
@@ -161,12 +159,7 @@ class Rotations(Skew):
 
         skews: [{name: rotations, angles: [0, 15, 30, 45, 60, 75]}]"""
 
-    angles: tuple[Angle, ...] = Field(
-        (0.0, 15.0, 30.0, 45.0, 60.0, 75.0),
-        min_length=1,
-        description="List of angles in degrees, counter-clockwise; client k has number k mod the length of the list.",
-        examples=[[0, 90, 180, 270]],
-    )
+    angles: tuple[Angle, ...] = Field((0.0, 15.0, 30.0, 45.0, 60.0, 75.0), min_length=1, examples=[[0, 90, 180, 270]])
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         require_images(self.kind, scenario.train_set)
@@ -192,9 +185,7 @@ class Permutations(Skew):
 
         skews: [{name: permutations, of: labels, groups: 4}]"""
 
-    of: Literal["labels", "pixels"] = Field(
-        "labels", description="Permute `labels`, names of the classes, or `pixels`, positions of pixels or features."
-    )
+    of: Literal["labels", "pixels"] = "labels"
     groups: int = Field(4, ge=2, description="Number of groups, each with a different permutation.")
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:

@@ -14,6 +14,7 @@ from pydantic.errors import PydanticUserError
 from torch import nn
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, nearest_name, short_repr, suggest_name
+from fedloom.core.key_models import Keys
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.core.synonyms import meant_by
@@ -226,12 +227,10 @@ def refuse_booleans(written: Any, read: Any, path: str = "") -> None:
             refuse_booleans(value, found, f"{path}.{index}")
 
 
-class ModelConfig(BaseModel, extra="allow", frozen=True):
+class ModelConfig(Keys, extra="allow", frozen=True):
     """A model with options: `{name: mlp, hidden: [100]}`."""
 
-    name: str = Field(
-        description="Name of a registered model (`fedloom models`); add its options next to this key.", examples=["mlp"]
-    )
+    name: str = Field(examples=["mlp"])
 
     @property
     def title(self) -> str:
@@ -260,13 +259,9 @@ class UserModelConfig(ModelConfig, extra="forbid", frozen=True, arbitrary_types_
 
     name: Literal["given"] = Field("given", description="Mark of a model from Python.")
     module: str = Field(description="Class of the module.")
-    weights: Literal["own", "drawn"] = Field(
-        description="Origin of the first weights: `own` are a module's, `drawn` come from a function and the seed."
-    )
+    weights: Literal["own", "drawn"]
     head: str | None = Field(description="Name of the last linear layer; null if the model does not end in one.")
-    digest: str = Field(
-        description="Hash of structure and first weights; weights that a function draws are those of seed 0."
-    )
+    digest: str
     user_model: UserModel = Field(exclude=True, repr=False, description="Factory of the nets.")
 
     @staticmethod

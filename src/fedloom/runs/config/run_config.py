@@ -52,78 +52,30 @@ _LATER_KEYS = {
 class RunConfig(Section):
     """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset."""
 
-    method: str = Field(
-        "fedavg",
-        description="Federated method, by name; wrappers follow after a plus sign. `fedloom methods` lists them.",
-        examples=["fedsc", "fedprox+dw"],
-    )
-    preset: str = Field(
-        "sound",
-        description="Preset of the method's options: `paper` follows the printed equations, `authors` the released "
-        "code, and `sound` repairs steps that fail in practice. A method may declare others. `authors` also brings "
-        "the released optimiser, epochs and batch size, unless this config sets them.",
-    )
+    method: str = Field("fedavg", examples=["fedsc", "fedprox+dw"])
+    preset: str = "sound"
     model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(
-        None,
-        union_mode="left_to_right",
-        description="Model, by name or as {name: model, its keys}, a group of models (`fedssa-cnn`), or a list; of "
-        "several, client k gets number k mod their count. Null takes the source's usual model.",
-        examples=["mlp", {"name": "mlp", "hidden": [100]}],
+        None, union_mode="left_to_right", examples=["mlp", {"name": "mlp", "hidden": [100]}]
     )
-    share: Literal["all", "trainable"] = Field(
-        "all", description="Parameters that travel and are stored: `all`, or `trainable`, without the frozen ones."
-    )
+    share: Literal["all", "trainable"] = "all"
     scenario: ScenarioConfig = Field(description="Section of the data and their partition.")
     rounds: int = Field(30, ge=1, lt=_LIMIT, description="Number of rounds of communication.")
-    participation: float = Field(
-        1.0, gt=0, le=1, description="Share of the clients that take part in a round, above 0 and at most 1."
-    )
-    local_epochs: int = Field(
-        2, ge=1, lt=_LIMIT, description="Number of passes over its training data that a client makes in a round."
-    )
+    participation: float = Field(1.0, gt=0, le=1)
+    local_epochs: int = Field(2, ge=1, lt=_LIMIT)
     batch_size: int = Field(32, ge=1, lt=_LIMIT, description="Number of samples in a batch of local training.")
-    optimizer: OptimizerSpec = Field(
-        OptimizerSpec(**_OPTIMIZER), description="Section of the clients' optimiser, or its name; adam takes lr 0.001."
-    )
+    optimizer: OptimizerSpec = Field(OptimizerSpec(**_OPTIMIZER))
     augment: Augmentation = Field(Augmentation(), description="Section of random changes of training images.")
-    precision: Literal["float32", "tf32", "bfloat16"] = Field(
-        "float32",
-        description="Number format of training. float32 is that of IEEE 754 on every device. tf32 lets an NVIDIA GPU "
-        "round the factors of products to 10 bits. bfloat16 trains nets below their heads in it, with float32 "
-        "weights, losses and tests. Both are faster on processors that support them, and change the results.",
-    )
-    evaluation: sections.EvaluationConfig = Field(
-        sections.EvaluationConfig(), description="Section of tests and of the round that counts."
-    )
-    early_stopping: sections.EarlyStoppingConfig | None = Field(
-        None, description="Section of early stopping on validation data; null runs all rounds."
-    )
-    drift: sections.DriftConfig | None = Field(
-        None,
-        description="Section of the drift that is measured in every round, or true alone; null measures none.",
-        examples=[{"decompose_every": 5}],
-    )
-    devices: Devices | None = Field(
-        None,
-        description="Section of the clients' devices and lines in virtual time, or true alone; null measures none.",
-        examples=[{"slow_share": 0.3}],
-    )
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    evaluation: sections.EvaluationConfig = Field(sections.EvaluationConfig())
+    early_stopping: sections.EarlyStoppingConfig | None = None
+    drift: sections.DriftConfig | None = Field(None, examples=[{"decompose_every": 5}])
+    devices: Devices | None = Field(None, examples=[{"slow_share": 0.3}])
     checkpoint: sections.CheckpointConfig = Field(sections.CheckpointConfig(), description="Section of checkpoints.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything random in the run.")
-    engine: EngineChoice = Field(
-        EngineChoice(), description="Section of the engine that runs the clients, or its name alone."
-    )
+    engine: EngineChoice = Field(EngineChoice())
     flower: sections.FlowerConfig = Field(sections.FlowerConfig(), description="Section of a federation over Flower.")
-    plugins: dict[str, str] = Field(
-        {},
-        description="Python files with parts of your own, as a list: [mine.py], relative to the config. A run stores "
-        "their SHA-256 by name, and a stored config loads none.",
-    )
-    options: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="Options of methods by method name; usually written as a section named after the method.",
-        examples=[{"fedsc": {"tau": 0.1}}],
-    )
+    plugins: dict[str, str] = Field({})
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict, examples=[{"fedsc": {"tau": 0.1}}])
 
     @field_validator("model", mode="before")
     @classmethod

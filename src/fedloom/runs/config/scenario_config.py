@@ -9,6 +9,7 @@ import torch
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
+from fedloom.core.key_models import Keys
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.core.synonyms import meant_by
@@ -26,15 +27,11 @@ from fedloom.runs.config.keys import build_named, built
 _SECTION = "scenario.public"
 
 
-class PublicConfig(BaseModel, extra="allow", frozen=True):
+class PublicConfig(Keys, extra="allow", frozen=True):
     """Data at the server from a second source. The section has these keys and those of the source."""
 
-    source: str = Field(
-        description="Data source of the server's data, by name; add its keys next to this one.", examples=["digits"]
-    )
-    samples: int | None = Field(
-        None, ge=1, description="Training samples that the server holds, drawn at random; null: all.", examples=[500]
-    )
+    source: str = Field(examples=["digits"])
+    samples: int | None = Field(None, ge=1, examples=[500])
 
     @model_validator(mode="after")
     def _route(self) -> Self:
@@ -85,64 +82,24 @@ def _stamps(part: Any) -> list[tuple[int, int] | None]:
 _MAX_NODES = 1_000_000
 
 
-class ScenarioConfig(BaseModel, extra="allow", frozen=True):
+class ScenarioConfig(Keys, extra="allow", frozen=True):
     """The data of the clients and how they are dealt. It also takes the keys of its source and partition."""
 
-    source: str = Field(
-        "digits", description="Data source, by name; add its keys next to this one. `fedloom datasets` lists sources."
-    )
-    partition: str = Field(
-        "dirichlet", description="Partition, by name: the rule that deals samples to clients. Add its keys next to it."
-    )
-    clients: int = Field(
-        10, ge=1, description="Number of clients; partition natural counts the owners unless it is given."
-    )
-    val: float = Field(
-        0.1, ge=0, lt=1, description="Share of each client's training samples that is held out for validation."
-    )
-    split: OwnSplit | None = Field(
-        None,
-        description="Proportions of a split of each client's samples into training, validation and test parts, "
-        "which replaces `val` and tests each client on its own part; null keeps the official test set.",
-        examples=[{"train": 0.6, "val": 0.2, "test": 0.2}],
-    )
-    tests: Literal["shares", "matched"] = Field(
-        "shares",
-        description="Test views of the clients: `shares` deals the test set in the shares of the training set, "
-        "`matched` draws test samples in the client's own mix of classes.",
-    )
-    public: float | PublicConfig = Field(
-        0.0,
-        description="Public data at the server, for methods that use some: a share of the training samples from 0 "
-        "to below 1, or another source as {source: name, samples: number, its keys}.",
-        examples=[0.05, {"source": "digits", "samples": 500}],
-    )
-    skews: tuple[dict[str, Any], ...] = Field(
-        (),
-        description="List of skews that change the clients' data, in this order, each as {name: skew, its keys}.",
-        examples=[[{"name": "label-noise", "share": 0.2}]],
-    )
-    attack: dict[str, Any] | None = Field(
-        None,
-        description="Attack of misbehaving clients: its name, or {name: attack, share: of clients, its keys}; or null.",
-        examples=[{"name": "label-flip", "share": 0.2}],
-    )
-    held_out: HeldOut | None = Field(
-        None,
-        description="Clients that never train: {share: share of the clients}, a list of their ids, or all data "
-        "of one domain, as {domain: its name}; the trained run is tested on them as newcomers. With "
-        "null all train.",
-        examples=[{"share": 0.2}, {"clients": [3, 7]}, {"domain": "dslr"}],
-    )
+    source: str = "digits"
+    partition: str = "dirichlet"
+    clients: int = Field(10, ge=1)
+    val: float = Field(0.1, ge=0, lt=1)
+    split: OwnSplit | None = Field(None, examples=[{"train": 0.6, "val": 0.2, "test": 0.2}])
+    tests: Literal["shares", "matched"] = "shares"
+    public: float | PublicConfig = Field(0.0, examples=[0.05, {"source": "digits", "samples": 500}])
+    skews: tuple[dict[str, Any], ...] = Field((), examples=[[{"name": "label-noise", "share": 0.2}]])
+    attack: dict[str, Any] | None = Field(None, examples=[{"name": "label-flip", "share": 0.2}])
+    held_out: HeldOut | None = Field(None, examples=[{"share": 0.2}, {"clients": [3, 7]}, {"domain": "dslr"}])
     group: Group = None
     shared_groups: SharedGroups = "refuse"
     labels: Labels = "single"
-    cross_owner: Literal["keep", "refuse"] = Field(
-        "keep", description="Whether groups may have rows at several clients (`keep`), or such data are refused."
-    )
-    seed: int | None = Field(
-        None, ge=0, lt=2**63, description="Seed of the partition and the order of the data; null takes the run's seed."
-    )
+    cross_owner: Literal["keep", "refuse"] = "keep"
+    seed: int | None = Field(None, ge=0, lt=2**63)
 
     @property
     def val_key(self) -> str:
