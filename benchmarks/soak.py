@@ -5,19 +5,22 @@
 TLS and node keys are on. Nodes run under `fedloom flower node`, behind links of 20 Mbit/s and 200 ms that break off
 each minute, stand half open for a while, and lose one message of each kind in turn. Nodes are killed with all their
 processes, and start again some seconds later, as does the server's app. A round is lost if its number is missing in
-the run's metrics. At the end, the last server state is compared with that of a simulation, unless a round went on
-without a client. A row is added to the file --csv; the last line is JSON.
+the run's metrics, or if the run ended because of it. At the end, the last server state is compared with that of a
+simulation. A row is added to the file --csv; the last line is JSON.
 """
 
 import argparse
+import bisect
 import contextlib
 import csv
 import itertools
 import json
+import math
 import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,13 +28,13 @@ from typing import Any
 from benchmarks.bad_link import OverBadLinks
 from fedloom.core.errors import RunFolderError
 from fedloom.flower.processes import family
-from fedloom.flower.status import read_status
+from fedloom.flower.status import Status, read_status
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.run import run
 from fedloom.runs.storage.log import MetricsLog
 
 # Seconds between two events of each kind, as a share of an hour's soak; shorter soaks have them closer together.
-NODE_KILL, SERVER_KILL, HALF_OPEN, LOSS = (60.0, 300.0), (600.0, 1200.0), (120.0, 400.0), (20.0, 90.0)
+NODE_KILL, SERVER_KILL, HALF_OPEN, LOSS = (240.0, 900.0), (600.0, 1200.0), (120.0, 400.0), (20.0, 90.0)
 DEAD, SILENT, RESET = (1.0, 20.0), (20.0, 60.0), 60.0  # seconds until a start; of a half-open link; between breaks
 EVERY = 5.0  # seconds between two measurements of memory
 KINDS = {  # what is lost: the request, or the reply to it
@@ -61,7 +64,7 @@ def config_of(nodes: int, megabytes: float, rounds: int = 1_000_000) -> RunConfi
             "local_epochs": 1,
             "scenario": {"source": "digits", "partition": "iid", "clients": nodes, "val": 0.0},
             "evaluation": {"every": 10},
-            "flower": {"min_clients": nodes, "round_timeout": 1800.0, "join_timeout": 1800.0},
+            "flower": {"min_clients": nodes, "round_timeout": None, "join_timeout": 1800.0, "stall_seconds": 60.0},
             "engine": "serial",
         }
     )
@@ -89,11 +92,29 @@ def kill(pids: set[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def round_of(out: Path) -> int:
-    """Return the last finished round; 0 before the first status."""
+def status_of(out: Path) -> Status | None:
+    """Return the server's status; None before the first one."""
     with contextlib.suppress(RunFolderError):
-        return read_status(out).round
-    return 0
+        return read_status(out)
+    return None
+
+
+class Silences:
+    """Measures for how long a server that waits does not name a client in its log."""
+
+    def __init__(self) -> None:
+        self._looks = list[tuple[float, float]]()  # the time, and when the wait began, in seconds since 1970
+
+    def look(self, status: Status | None, server_began: float) -> None:
+        """Note whether the server waits. server_began: the status of an earlier server counts nothing."""
+        if status is not None and status.wait is not None and status.started >= server_began:
+            self._looks.append((time.time(), status.wait.since))
+
+    def longest(self, events: Sequence[dict[str, Any]]) -> float:
+        """Return the most seconds without a client's name during a wait. events: of the server's log."""
+        named = [event["time"] for event in events if "client" in event.get("text", "")]
+        last = [(now, max([since, *named[: bisect.bisect_right(named, now)][-1:]])) for now, since in self._looks]
+        return round(max((now - spoke for now, spoke in last), default=0.0), 1)
 
 
 class Faults:
@@ -163,39 +184,52 @@ class Faults:
 
 def soak(federation: OverBadLinks, out: Path, seconds: float, rng: random.Random) -> dict[str, Any]:
     """Run for so many seconds, and return what happened."""
-    hurry = min(3.0, 3600.0 / seconds)  # nodes need a minute to join again
+    hurry = min(1.5, 3600.0 / seconds)  # nodes need a minute to join again
     faults, process, began = Faults(federation, rng, hurry), federation.run(out), time.monotonic()
-    samples, last_look = list[dict[str, float]](), began
+    server_began, kills, ended = time.time(), 0, list[str]()
+    samples, last_look, silences = list[dict[str, float]](), began, Silences()
     while (now := time.monotonic()) - began < seconds:
         faults.step()
-        if process.poll() is not None:  # the server's app was killed
-            process = federation.run(out)
+        status = status_of(out)
+        if faults.counts["server_kills"] > kills:
+            server_began, kills = math.inf, faults.counts["server_kills"]  # its status is the last of a dead server
+        if process.poll() is not None:
+            if server_began < math.inf:  # it was not killed
+                ended.append(status.last_error.text if status and status.last_error else "")
+            server_began, process = time.time(), federation.run(out)
+        silences.look(status, server_began)
         if now - last_look >= EVERY:
             last_look, apps = now, faults.server_apps()
             nodes = {f"node-{node}": megabytes_of(faults.family(node)) for node in range(federation.clients)}
             superlink = megabytes_of({federation.processes.pid_of("superlink")})
-            sample = {"seconds": round(now - began, 1), "round": round_of(out), "superlink": superlink}
+            round_ = status.round if status else 0
+            sample = {"seconds": round(now - began, 1), "round": round_, "superlink": superlink}
             samples.append({**sample, "app": megabytes_of(apps), **nodes})
             print(json.dumps(samples[-1]), flush=True)
         time.sleep(0.5)
-    return {**faults.counts, "lost_messages": sum(len(losses.lost) for losses in federation.losses)} | result(
-        out, federation.processes.log("run"), samples
-    )
+    lost = Counter(kind for losses in federation.losses for kind in losses.lost)
+    counts = faults.counts | {"lost_messages": ", ".join(f"{kind} {lost[kind]}" for kind in KINDS)}
+    counts |= {"runs_ended": len(ended), "why_ended": "; ".join(ended)}
+    return counts | result(out, federation.processes.log("run"), samples, silences)
 
 
-def result(out: Path, log: Path, samples: list[dict[str, float]]) -> dict[str, Any]:
+def result(out: Path, log: Path, samples: list[dict[str, float]], silences: Silences) -> dict[str, Any]:
     """Return the outcome of a soak. Memory: the peaks of each process in the second and in the last quarter."""
-    status, rounds = read_status(out), {row["round"] for row in MetricsLog(out / "metrics.jsonl").rows()}
+    status, rounds = read_status(out), Counter[int]()
+    for row in MetricsLog(out / "metrics.jsonl").rows():
+        if row["name"] == "participants":
+            rounds[row["round"]] = int(row["value"])
     texts = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.startswith("{")]
     events = [json.loads(line) for line in texts]
-    times, quarter = [event["time"] for event in events], max(1, len(samples) // 4)
+    quarter = max(1, len(samples) // 4)
     parts = {"second_quarter": samples[quarter : 2 * quarter], "last_quarter": samples[-quarter:]}
     names = sorted({name for sample in samples for name in sample} - {"seconds", "round"})
     return {
         "rounds": status.round,
-        "rounds_lost": len(set(range(1, status.round + 1)) - rounds),
-        "without_a_client": sum(event["event"] in ("late", "lost") for event in events),
-        "longest_silence": round(max((b - a for a, b in itertools.pairwise(times)), default=0.0), 1),
+        "rounds_lost": len(set(range(1, status.round + 1)) - {*rounds}),
+        "fewest_uploads": min(rounds.values(), default=0),
+        "sent_again": sum("is sent once more" in event.get("text", "") for event in events),
+        "longest_silence": silences.longest(events),
         "refused": status.refused,
         "failures": status.failures,
         "last_error": status.last_error.text if status.last_error else None,
@@ -231,7 +265,7 @@ def main(words: Sequence[str]) -> None:
     with Links(config_of(asked.nodes, asked.megabytes), folder, insecure=False, port=None, say=print) as federation:
         outcome = soak(federation, asked.out, 60.0 * asked.minutes, random.Random(asked.seed))
     same = None
-    if outcome["rounds"] and not outcome["without_a_client"]:
+    if outcome["rounds"]:
         config = config_of(asked.nodes, asked.megabytes, outcome["rounds"])
         same = has_the_bits_of_a_simulation(asked.out, config)
     row = {"minutes": asked.minutes, "nodes": asked.nodes, "megabytes": asked.megabytes, "seed": asked.seed}

@@ -219,8 +219,9 @@ class EngineChoiceKeys(TypedDict, total=False):
 class FlowerKeys(TypedDict, total=False):
     min_clients: int
     """Smallest number of uploads that closes a round; with fewer the run ends."""
-    round_timeout: float
-    """Seconds that the server waits for answers before it closes a round without them."""
+    round_timeout: float | None
+    """Seconds that the server waits for answers before it closes a round without them; null waits for every client that
+    moves."""
     join_timeout: float
     """Seconds in which nodes may join before the first round."""
     node_timeout: float

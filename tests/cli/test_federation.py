@@ -1,6 +1,7 @@
 """`fedloom flower status`: for people, for machines, of dead and of finished runs."""
 
 import json
+import math
 import socket
 import threading
 from datetime import UTC, datetime, timedelta
@@ -47,6 +48,11 @@ def test_a_page_for_people(board, tmp_path, capsys):
     assert "the server has died, or a step takes long" in out
     assert "waits for uploads of round 2 of clients 1: since 0 s, at most 600 s more" in out
     assert "refused: 1; exceptions of clients: 0" in out
+    board.set_wait("tests of round 2", [1], math.inf)  # round_timeout: null
+    assert (
+        "waits for tests of round 2 of clients 1: since 0 s\n"
+        in call(capsys, "flower", "status", str(tmp_path / "run"))[1]
+    )
     assert "the upload of client 1 is refused: NaN" in out
     assert [line.split()[:3] for line in out.splitlines() if line.split()[2:3] in (["30"], ["40"])] == [
         ["0", "yes", "30"],

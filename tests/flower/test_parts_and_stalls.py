@@ -1,19 +1,22 @@
 """Bad links: parts that are lost, replies that do not come, nodes that stand still, and nodes that lie about it."""
 
 import itertools
+import json
 import threading
+import time
 
 import pytest
 
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.inbox import Inbox
 from fedloom.flower.links import Links, Stalled
+from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
 from fedloom.flower.status import StatusWriter, read_status
 from fedloom.flower.transport import InProcessTransport
-from fedloom.flower.wire import ErrorReply, Message, ProgressReply, Request, read
+from fedloom.flower.wire import ErrorReply, Message, Parts, ProgressReply, Request, read
 from fedloom.runs.run import run
-from flower_world import Notes, config_of
+from flower_world import Faulty, Notes, config_of
 
 PARTS = {"part_bytes": 4096, "heartbeat": 0.05, "stall_seconds": 0.6}
 
@@ -114,6 +117,95 @@ def test_a_node_that_does_not_answer_is_asked_twice_and_named(nodes_of, tmp_path
     )
     sent = [request.part for request in transport.requests if (request.client, request.round) == (2, 1)]
     assert sent == [0, 0]
+
+
+def test_a_node_that_flower_loses_again_and_again_goes_on_where_it_was(nodes_of, tmp_path):
+    errors = iter(["Flower: Error: Node Unavailable"] * 4)
+
+    def answer(request, reply):
+        is_it = (request.client, request.round, request.do) == (2, 1, "train") and request.fetch
+        return next(errors, reply) if is_it else reply
+
+    config, transport, notes, _ = federation("fedavg", nodes_of, tmp_path, answer=answer)
+    assert final(tmp_path / "out") == simulated(config, tmp_path)
+    assert sum("client 2 is lost, and is sent once more" in text for text in notes.texts) >= 2
+    asked = [
+        request for request in transport.requests if (request.client, request.round, request.do) == (2, 1, "train")
+    ]
+    assert len({request.job for request in asked}) == 1  # so it trains once
+
+
+@pytest.mark.parametrize("digest", ["same", "other"])
+def test_parts_of_a_lost_result_count_if_the_next_result_is_the_same(digest):
+    """A node that was killed trains again, and on some devices its result is another one."""
+    bodies = [b"a" * 5000, (b"a" if digest == "same" else b"b") * 5000]
+    fetched = []
+
+    def reply(message):
+        request = read(message, Request)
+        body = bodies[-1] if len(fetched) >= 2 else bodies[0]
+        parts = Parts.of(body, 2000)
+        if fetched[:2] == [0, 1] and len(fetched) == 2:
+            fetched.append("lost")
+            return "Flower: Error: Node Unavailable"
+        fetched.append(request.fetch)
+        facts = {"kind": "trained", "run": "ab", "parts": parts.model_dump(), "part": request.fetch}
+        return Message(json.dumps(facts), body[parts.span(request.fetch)])
+
+    links = Links(Replies(reply), config_of(flower=PARTS).flower, StatusWriter(config_of(), None))
+    links.allow(10_000)
+    results = []
+    while not (results and isinstance(results[-1], Message)):
+        name = links.send(1, Request(do="train", run="ab", fingerprint="", version="", client=1, round=1))
+        results.append(None)
+        while results[-1] is None:
+            results[-1:] = [result for _, result in links.receive([name])] or [None]
+    assert results[-1].body == bodies[-1]
+    assert fetched == [0, 1, "lost", 0, 2] if digest == "same" else fetched[:3] == [0, 1, "lost"]
+
+
+def test_one_part_that_is_lost_while_others_move_is_sent_again_and_its_late_error_ignored(nodes_of, tmp_path):
+    class Expires(Line):
+        lost = ""
+
+        def receive(self, names):
+            for name, reply in super().receive(names):
+                request = self.requests[-1]
+                is_it = (request.client, request.round, request.do, request.fetch) == (2, 1, "train", 1)
+                if is_it and not self.lost:
+                    self.lost = name
+                else:
+                    yield name, reply
+                    if is_it and self.lost in names:
+                        yield self.lost, "Flower: Error: Message Unavailable"
+
+    config, notes = config_of(flower=PARTS, rounds=2, evaluation={"every": 2}), Notes()
+    serve(config, Expires(nodes_of(config), tmp_path / "states"), callbacks=[notes], out=tmp_path / "out")
+    assert final(tmp_path / "out") == simulated(config, tmp_path)
+    assert not any("is lost" in text for text in notes.texts)
+
+
+def test_a_node_whose_request_to_join_is_lost_is_asked_again_by_stall_seconds(nodes_of, tmp_path):
+    lose = once_each(lambda request: request.do, lambda request, reply: reply is None and request.do == "join")
+    began = time.monotonic()
+    config, _, notes, _ = federation("fedavg", nodes_of, tmp_path, lose=lose)
+    assert final(tmp_path / "out") == simulated(config, tmp_path)
+    assert time.monotonic() - began < config.flower.node_timeout / 2
+    assert not any("left out" in text for text in notes.texts)
+
+
+def test_without_a_deadline_who_stands_still_is_dropped_and_a_needed_node_may_come_back(nodes_of, tmp_path):
+    flower = {**PARTS, "round_timeout": None, "join_timeout": 1.0}
+    silent = {"lose": lambda request, reply: (request.client, request.round, request.do) == (2, 1, "train")}
+    _, _, notes, result = federation("fedavg", nodes_of, tmp_path, flower=flower, **silent)
+    assert any(text.startswith("round 1: the upload of client 2 is lost: it did not answer") for text in notes.texts)
+    assert result.numbers["rounds"] == 2
+    config = config_of(flower={"round_timeout": None, "join_timeout": 1.0, "min_clients": 4}, rounds=2)
+    transport = Faulty(nodes_of(config))
+    leave = Notes(lambda round_: transport.gone.add(1))
+    with pytest.raises(FederationError, match=r"3 of 4 clients sent a usable reply, and flower\.min_clients = 4"):
+        serve(config, transport, callbacks=[leave], out=tmp_path / "away")
+    assert read_status(tmp_path / "away").round == 1
 
 
 def stuck(fractions):

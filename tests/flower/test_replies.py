@@ -15,10 +15,10 @@ LIMIT = 8 * MAX_FACTS
 
 class Superlink:
     """Answers a grid's requests, in this process. replies: by the name that they answer, the reply's message id and its
-    objects; an object is bytes by its id."""
+    objects; an object is bytes by its id. late: objects of a reply that is fetched in steps; None is not there yet."""
 
     def __init__(self):
-        self.replies, self.confirmed = {}, []
+        self.replies, self.confirmed, self.late, self.asked = {}, [], {}, []
 
     def __call__(self, request):
         import httpx
@@ -28,6 +28,7 @@ class Superlink:
         content = request.read()
         if name == "pull-messages":
             (asked,) = runtime_pb2.PullAppMessagesRequest.FromString(content).message_ids
+            self.asked.append(asked)
             answer = runtime_pb2.PullAppMessagesResponse()
             if asked in self.replies:
                 tree, objects, reason = self.replies[asked]
@@ -39,9 +40,11 @@ class Superlink:
                 self.objects = objects
         elif name == "pull-object":
             asked = message_pb2.PullObjectRequest.FromString(content).object_id
-            there = asked in self.objects
-            body = self.objects.get(asked, b"")
-            answer = message_pb2.PullObjectResponse(object_found=there, object_available=there, object_content=body)
+            body = self.late.get(asked, self.objects.get(asked))
+            there, is_late = body is not None, asked in self.late
+            answer = message_pb2.PullObjectResponse(
+                object_found=there or is_late, object_available=there, object_content=body or b""
+            )
         else:
             asked = message_pb2.ConfirmMessageReceivedRequest.FromString(content)
             self.confirmed.append(asked.message_object_id)
@@ -103,6 +106,22 @@ def test_an_honest_reply_is_read_as_it_is(transport, superlink):
     name = superlink.add("order", content_of(message))
     assert taken(transport, "other", "order") == {"order": message}
     assert superlink.confirmed == [name]
+
+
+def test_a_reply_that_is_still_uploaded_holds_up_no_other(transport, superlink):
+    """A link that stands still in the middle of an upload."""
+    message = Message("{}", os.urandom(5_000_000))
+    superlink.add("slow", content_of(message))
+    superlink.add("good", content_of(Message('{"a": 1}')))
+    objects = superlink.replies["slow"][1]
+    last = [*objects][-1]
+    superlink.late = {**objects, last: None}
+    for _ in range(400):  # more often than a reply may have objects
+        assert taken(transport, "slow") == {}
+    assert taken(transport, "slow", "good") == {"good": Message('{"a": 1}')}
+    superlink.late = objects
+    assert taken(transport, "slow") == {"slow": message}
+    assert superlink.asked.count("slow") == 1  # the SuperLink tells of a reply only once
 
 
 def test_a_reply_of_many_equal_chunks_is_read_as_it_is(transport, superlink):

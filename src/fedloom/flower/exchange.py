@@ -1,6 +1,8 @@
 """The exchange of a round: requests to the clients' nodes, and their replies, checked as the results of jobs."""
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -15,15 +17,15 @@ from fedloom.evaluation import Evaluator, MetricStates
 from fedloom.evaluation.intervals import linear_values, with_sums
 from fedloom.flower import wire
 from fedloom.flower.checks import check_scored
-from fedloom.flower.links import Stalled
-from fedloom.flower.node_registry import NodeRegistry
+from fedloom.flower.links import Stalled, WorkLost
+from fedloom.flower.node_registry import REPORT_SECONDS, NodeRegistry
 from fedloom.flower.status import MAX_NAMED, LogRecord, client_list
 from fedloom.flower.upload_checks import UploadReader
 from fedloom.flower.wire import MAX_FACTS, AnyJob, Message, MessageError
 from fedloom.methods.contract.contexts import Diagnostic
 
-_REPORT_SECONDS = 10.0  # between two reports on the clients that a round waits for
 _LONGEST_PAUSE = 64  # rounds
+_MOST_RESENDS = 8  # of a request whose node went away, or stands still and is needed, in one round
 _FLOAT = 26  # characters of a number in JSON, with a comma: "-1.7976931348623157e+308, "
 _COUNT = 19  # of a count up to 2^53: "9007199254740992, "
 _BRACKETS = 4  # around a list or a mapping, with a comma
@@ -77,7 +79,7 @@ class Exchange:
         """Yield the replies to `jobs`, by client, as they arrive; text says why one is lost. upload_limit: in bytes."""
         if not jobs:
             return
-        seconds, job = self._config.round_timeout, next(iter(jobs.values()))
+        seconds, job = self._config.round_timeout or math.inf, next(iter(jobs.values()))
         # The run is already trained when newcomers are tested, so it does not wait for those that are offline.
         minimum = 0 if isinstance(job, NewcomerJob) else min(self._config.min_clients, len(jobs))
         round_ = job.ctx.round
@@ -86,15 +88,15 @@ class Exchange:
             purpose = f"tests on clients that never train, after round {round_}"
         # Set before anything is sent, because a node may answer at once.
         self._links.allow(upload_limit)
-        unsent, pending, resent = dict(jobs), dict[str, int](), set[int]()  # pending: clients by request
+        unsent, pending, resends = dict(jobs), dict[str, int](), Counter[int]()  # pending: clients by request
         paused = self._pauses.skipped_clients(jobs, round_, spare=len(jobs) - minimum)
         for client in paused:
             del unsent[client]
         if paused:
             text = f"{purpose}: clients {client_list(paused)} are not asked, because they did not answer in time before"
             self._report(text, "paused", round_)
-        began, reply_count = time.monotonic(), 0
-        last_report = began
+        began, reply_count, lost_count = time.monotonic(), 0, 0
+        last_report = last_reachable = began
         while True:
             self._registry.poll()
             self._on_poll()
@@ -109,8 +111,10 @@ class Exchange:
                     self._report_late(name, reply)
                     continue
                 client = pending.pop(name)
-                if isinstance(reply, str) and not isinstance(reply, Stalled) and client not in resent:
-                    resent.add(client)
+                is_spare = isinstance(reply, Stalled) and len(jobs) - lost_count > minimum
+                most = 1 if isinstance(reply, WorkLost) else 0 if is_spare else _MOST_RESENDS
+                if isinstance(reply, str) and resends[client] < most:
+                    resends[client] += 1
                     unsent[client] = jobs[client]
                     text = f"the request to client {client} is lost, and is sent once more: {printable(reply)}"
                     self._report(text, "lost", round_, client)
@@ -119,18 +123,24 @@ class Exchange:
                         self._pauses.end_pause(client)
                     elif isinstance(reply, Stalled):
                         self._pauses.pause(client, round_)
+                    lost_count += isinstance(reply, str)
                     reply_count += 1
                     yield client, reply
                 del reply  # large: release it before the next wait
             now = time.monotonic()
             sent_count = len(jobs) - len(paused) - len(unsent)
-            is_complete = not pending and not self._online(unsent) and (not unsent or sent_count >= minimum)
-            if is_complete or now - began >= seconds:
+            last_reachable = now if pending or self._online(unsent) else last_reachable
+            is_complete = last_reachable < now and (not unsent or sent_count >= minimum)
+            remaining = seconds - (now - began)
+            if seconds == math.inf and last_reachable < now:  # without a deadline, nodes have this time to come back
+                remaining = self._config.join_timeout - (now - last_reachable)
+            if is_complete or remaining <= 0:
                 break
-            if now - last_report >= _REPORT_SECONDS:
+            if now - last_report >= REPORT_SECONDS:
                 last_report = now
                 waiting = self._status.named(sorted([*unsent, *pending.values()]))
-                self._report(f"waiting for clients {waiting}, {seconds - (now - began):.0f} s more", "waiting", round_)
+                at_most = "" if remaining == math.inf else f", {remaining:.0f} s more"
+                self._report(f"waiting for clients {waiting}{at_most}", "waiting", round_)
             time.sleep(self._links.transport.poll_seconds)
         self._last_body = {}, to_bytes({})  # large
         self._status.clear_wait()
@@ -142,7 +152,7 @@ class Exchange:
     def _report_late(self, name: str, reply: Message | str) -> None:
         client, round_, began = self._late.pop(name)
         if isinstance(reply, Message):
-            seconds = f"{time.monotonic() - began:.0f} s of {self._config.round_timeout:g} s"
+            seconds = f"{time.monotonic() - began:.0f} s of {self._config.round_timeout or math.inf:g} s"
             self._report(f"client {client} answered too late ({seconds})", "late", round_, client)
 
     def _report_missing(self, unsent: set[int], pending: list[int], seconds: float, round_: int) -> None:

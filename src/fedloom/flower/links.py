@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fedloom.core.errors import printable
 from fedloom.flower import wire
@@ -24,19 +25,31 @@ class Stalled(str):
     """Why a request was given up, although its message may still arrive."""
 
 
+class WorkLost(str):
+    """Why the work on a request came to nothing at its node, where another attempt may end like this one."""
+
+
+class _Sent(NamedTuple):
+    """A message of a request. part: of the request's body. fetch: the part of the result that it asks for."""
+
+    part: int | None
+    fetch: int | None
+    time: float  # monotonic seconds
+
+
 @dataclass(slots=True, eq=False)
 class _Request:
     node: int
     request: Request
     body: bytes
     parts: Parts
-    stall: float  # seconds
+    stall: float  # seconds without movement after which it is sent once more
+    patience: float  # seconds without movement after which it is given up
     ends: float  # monotonic seconds
-    may_retry: bool
     retried: bool = False  # since the node last moved
     moved: float = field(default_factory=time.monotonic)  # when the node last moved
     due: float = math.inf  # when it is asked again, or given up
-    in_flight: dict[str, int | None] = field(default_factory=dict)  # messages by id, with the part that each is about
+    in_flight: dict[str, _Sent] = field(default_factory=dict)  # by the message's id
     superseded: set[str] = field(default_factory=set)  # messages that were sent again
     position: str = ""  # of the node's work
     last: ProgressReply | None = None
@@ -45,6 +58,7 @@ class _Request:
     result_parts: Parts | None = None
     fetched: set[int] = field(default_factory=set)
     received: int = 0  # bytes of the result
+    resumed: bool = False  # parts of the result are those of an earlier attempt
     closed: bool = False
 
 
@@ -54,25 +68,36 @@ class Links:
     def __init__(self, transport: Transport, config: FlowerConfig, status: StatusWriter) -> None:
         self.transport, self.config, self.status = transport, config, status
         self._requests: dict[str, _Request] = {}
+        self._lost: dict[int, _Request] = {}  # by client, until the same is requested again
         self._body, self._parts = b"", Parts.of(b"", config.part_bytes)  # the last ones
         self._upload_limit = 0
 
     def allow(self, upload_limit: int) -> None:
         """Set the bytes that a result may have in addition to small facts."""
         self._upload_limit, self.transport.reply_limit = upload_limit, SMALL_REPLY_BYTES + upload_limit
+        self._lost.clear()  # large
 
-    def send(self, node: int, request: Request, body: bytes = b"", seconds: float = math.inf, stall: float = 0) -> str:
-        """Send a request, worth nothing after some `seconds`; after `stall` without movement it is given up (0: as in
-        the config, and asked once more)."""
+    def send(
+        self, node: int, request: Request, body: bytes = b"", seconds: float = math.inf, patience: float = math.inf
+    ) -> str:
+        """Send a request, worth nothing after some `seconds`, and return its name. It is sent once more if it does not
+        move for the config's stall_seconds, and given up after `patience` seconds (by default twice as many). A request
+        that was lost goes on where it was: the node may have its result, and the server parts of it."""
         if body is not self._body:
             # A node of this process takes whole bodies.
             part_bytes = max(1, len(body)) if self.transport.in_process else self.config.part_bytes
             self._body, self._parts = body, Parts.of(body, part_bytes)
-        name, may_retry = secrets.token_hex(8), not stall
-        if not stall:
-            stall = self.config.stall_seconds if self.transport.resident else math.inf
-        new = _Request(node, request, body, self._parts, stall, time.monotonic() + seconds, may_retry)
-        new.request = request.model_copy(update={"job": name, "wait": self.config.heartbeat, "parts": self._parts})
+        name, stall = secrets.token_hex(8), patience
+        if self.transport.resident:
+            stall = min(self.config.stall_seconds, patience / 2)
+            patience = 2 * stall if patience == math.inf else patience
+        new = _Request(node, request, body, self._parts, stall, patience, time.monotonic() + seconds)
+        facts = {"wait": self.config.heartbeat, "parts": self._parts}
+        lost = self._lost.pop(request.client, None)
+        if lost is not None and lost.request == request.model_copy(update={**facts, "job": lost.request.job}):
+            name, new.resumed, new.received = lost.request.job, True, lost.received
+            new.result, new.result_parts, new.fetched = lost.result, lost.result_parts, lost.fetched
+        new.request = request.model_copy(update={**facts, "job": name})
         self._requests[name] = new
         new.due = new.moved + stall
         self._post(new, 0 if body else None)
@@ -86,25 +111,36 @@ class Links:
             request = self._requests.get(name)
             if request is None or message_id not in request.in_flight:
                 continue  # a reply that comes twice counts once
-            request.superseded.discard(message_id)
             del request.in_flight[message_id]
+            if message_id in request.superseded and isinstance(reply, str) and request.in_flight:
+                continue  # the message that replaces it may arrive
+            request.superseded.discard(message_id)
             result = self._advance(request, reply)
             del reply  # large: release it before the next one
             if result is not None:
-                self.forget(name)
+                self._forget(name, isinstance(result, str))
                 yield name, result
             del result
         for name in names:
-            request = self._requests.get(name)
-            if request is not None and time.monotonic() >= request.due and (text := self._stalled(request)) is not None:
-                self.forget(name)
+            request, now = self._requests.get(name), time.monotonic()
+            if request is None:
+                continue
+            if now >= request.due and (text := self._stalled(request)) is not None:
+                self._forget(name, is_lost=True)
                 yield name, text
+            elif not request.closed:  # one part may be lost while others move
+                self._send_again(request, now - request.stall)
 
     def forget(self, name: str) -> None:
         """Drop a request."""
-        client = self._requests.pop(name).request.client
-        if client >= 0:
+        self._forget(name, is_lost=False)
+
+    def _forget(self, name: str, is_lost: bool) -> None:
+        request = self._requests.pop(name)
+        if (client := request.request.client) >= 0:
             self.status.clear_progress(client)
+            if is_lost and not request.closed:
+                self._lost[client] = request
 
     def close(self, name: str) -> None:
         """Ask no more about a request; its result counts only if it is on its way."""
@@ -114,14 +150,15 @@ class Links:
         update = {"part": part, "fetch": fetch or 0}
         body = b"" if part is None else request.body[request.parts.span(part)]
         # A message that nobody has answered by then was sent again, or its request was given up.
-        seconds = min(max(request.ends - time.monotonic(), 0.0), 2 * request.stall) + _GRACE_SECONDS
+        seconds = min(max(request.ends - time.monotonic(), 0.0), request.patience) + _GRACE_SECONDS
         message = request.request.model_copy(update=update).to_message(body)
         message_id = self.transport.send(request.node, message, min(seconds, _LONGEST_SECONDS))
-        request.in_flight[message_id] = part if fetch is None else fetch
+        request.in_flight[message_id] = _Sent(part, fetch, time.monotonic())
 
     def _post_parts(self, request: _Request, missing: Collection[int], *, fetch: bool) -> None:
         """Send, or fetch, parts that are not on their way, a few at a time."""
-        under_way = [part for name, part in request.in_flight.items() if name not in request.superseded]
+        messages = [sent for name, sent in request.in_flight.items() if name not in request.superseded]
+        under_way = [sent.fetch if fetch else sent.part for sent in messages]
         waiting = [part for part in missing if part not in under_way]
         most = _IN_FLIGHT if self.transport.resident else 1
         for part in waiting[: max(0, most - len(under_way))]:
@@ -147,7 +184,7 @@ class Links:
             if head.kind == "progress":
                 return self._progressed(request, wire.read(reply, ProgressReply))
             if head.kind == "failed" and (error := wire.read(reply, wire.ErrorReply)).lost:
-                return printable(error.error)
+                return WorkLost(printable(error.error))
             if head.parts is None or head.part is None or request.closed:
                 request.received, request.lacking = len(reply.body), 0
                 self._moved(request, "uploading", 1.0)
@@ -161,7 +198,8 @@ class Links:
         if request.closed:
             return Stalled()
         if last is not None and progress.seconds < last.seconds:
-            return f"its work ({request.position}) was lost, as when its process is killed or the memory is full"
+            how = "as when its process is killed or the memory is full"
+            return WorkLost(f"its work ({request.position}) was lost, {how}")
         request.last = progress
         has_moved = last is None or progress.model_copy(update={"seconds": last.seconds}) != last
         if len(needs) < request.lacking if needs else has_moved:
@@ -176,8 +214,9 @@ class Links:
     def _collected(self, request: _Request, reply: Message, parts: Parts, part: int) -> Message | None:
         if parts.size > self._upload_limit or len(parts) > wire.MAX_PARTS:
             return unusable(f"more than {self._upload_limit:,} bytes, or in too many parts; it was not read")
-        if request.result is None:
-            request.result, request.result_parts = io.BytesIO(), parts
+        if request.result is None or (request.resumed and parts != request.result_parts):
+            request.result, request.result_parts, request.fetched = io.BytesIO(), parts, set()
+            request.received, request.resumed = 0, False
         if parts != request.result_parts or part >= len(parts) or len(reply.body) != parts.size_of(part):
             return unusable("a part of another body than the one that was announced")
         if part not in request.fetched:
@@ -192,14 +231,18 @@ class Links:
             return None
         return Message(reply.facts, parts.checked(request.result.getvalue()))
 
+    def _send_again(self, request: _Request, before: float) -> None:
+        """Send the messages again that were sent `before` a time and have no answer."""
+        for message_id, sent in [*request.in_flight.items()]:
+            if sent.time < before and message_id not in request.superseded:
+                request.superseded.add(message_id)
+                self._post(request, sent.part, sent.fetch)
+
     def _stalled(self, request: _Request) -> str | None:
         """Ask a node that stands still once more; return why it is given up after that."""
-        if request.may_retry and not (request.retried or request.closed):
-            request.retried, request.due = True, time.monotonic() + request.stall
-            again = [part for name, part in request.in_flight.items() if name not in request.superseded]
-            request.superseded = {*request.in_flight}
-            for part in again:
-                self._post(request, *((None, part) if request.result else (part, None)))
+        if request.stall < request.patience and not (request.retried or request.closed):
+            request.retried, request.due = True, request.moved + request.patience
+            self._send_again(request, math.inf)
             return None
         seconds = time.monotonic() - request.moved
         if not request.position:

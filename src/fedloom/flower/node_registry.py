@@ -16,7 +16,7 @@ from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, Mes
 _FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0  # seconds until a node is asked again; the pause doubles each time
 _MAX_NODES = 10_000  # whose reasons the server remembers
 _MAX_LISTED = 50  # nodes in the status
-_REPORT_SECONDS = 10.0  # between two reports on clients that have not joined
+REPORT_SECONDS = 8.0  # between two reports on a wait, so that ten seconds never pass without one
 _MAX_NEW_NODES = 100  # asked per poll, so that rounds continue while thousands of nodes come online
 
 
@@ -143,7 +143,7 @@ class NodeRegistry:
         for node in sorted(candidates, key=lambda node: (node not in former, node in due, node))[:_MAX_NEW_NODES]:
             self._contacted.add(node)
             patience = self._absences.patience(node, self.links.config.node_timeout)
-            self._join_requests[self.links.send(node, self.identity, stall=patience)] = node, now
+            self._join_requests[self.links.send(node, self.identity, patience=patience)] = node, now
 
     def _receive_replies(self) -> None:
         while self._join_requests and (replies := list(self.links.receive(self._join_requests))):
@@ -212,7 +212,7 @@ class NodeRegistry:
                     text = f"continues without clients {client_list(missing)}: not online after {seconds:g} s"
                     self.note(LogRecord(text, "lost"))
                 return
-            if now - last_report >= _REPORT_SECONDS:
+            if now - last_report >= REPORT_SECONDS:
                 last_report = now
                 text = f"waiting for the nodes of clients {client_list(missing)}, {remaining:.0f} s more"
                 self.note(LogRecord(text, "waiting"))

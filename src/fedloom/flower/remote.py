@@ -269,8 +269,9 @@ class RemoteEngine(Engine):
         if count < minimum:
             (first_job, *_) = requested.values()
             refused = f"; refused: {'; '.join(self._refusals)[:600]}" if self._refusals else ""
+            limit = self._config.round_timeout
             raise FederationError(
-                f"round {first_job.ctx.round}: {count} of {len(requested)} clients sent a usable reply within "
-                f"flower.round_timeout = {self._config.round_timeout:g} s, and flower.min_clients = {minimum}{refused}"
-                "; start their nodes and repeat the command"
+                f"round {first_job.ctx.round}: {count} of {len(requested)} clients sent a usable reply"
+                f"{'' if limit is None else f' within flower.round_timeout = {limit:g} s'}, and flower.min_clients = "
+                f"{minimum}{refused}; start their nodes and repeat the command"
             )

@@ -151,12 +151,12 @@ class Absence(Strict):
 
 
 class Wait(Strict):
-    """The clients that the server waits for. since, until: seconds since 1970."""
+    """The clients that the server waits for. since, until: seconds since 1970; None has no end."""
 
     purpose: str
     clients: list[int]
     since: float
-    until: float
+    until: float | None
 
 
 class Trouble(Strict):
@@ -255,7 +255,7 @@ class StatusWriter(Callback):
         now, before = self._clock(), self.status.wait
         is_same_wait = before is not None and before.purpose == purpose
         since = before.since if before and is_same_wait else now
-        self.status.wait = Wait(purpose=purpose, clients=sorted(clients), since=since, until=now + seconds)
+        self.status.wait = Wait(purpose=purpose, clients=sorted(clients), since=since, until=_finite(now + seconds))
         if not is_same_wait:
             self._set_phase(f"waiting for {purpose}")
         if not is_same_wait or now - self.status.written >= (_PAUSE if self._unwritten else _HEARTBEAT):

@@ -3,7 +3,9 @@
 import itertools
 import json
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fedloom.core.errors import printable
@@ -17,6 +19,7 @@ SMALL_REPLY_BYTES = BYTES_PER_CHARACTER * MAX_FACTS  # a reply without a body
 _FETCH_PATHS = ("/pull-messages", "/pull-object")
 _MAX_SMALL_OBJECTS = 64  # objects of a reply, without the chunks of its body
 _MIN_CHUNK_BYTES = 1 << 16  # of every chunk of a body but the last
+_FORGOTTEN_SECONDS = 60.0  # after which a reply that nobody asks for any more is forgotten
 
 
 class Transport(Protocol):
@@ -78,33 +81,56 @@ class ReplyTooLarge(Exception):
     """A reply that is longer than the bound."""
 
 
+class Incomplete(Exception):
+    """A reply of which the SuperLink does not have all objects yet."""
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """A reply that is fetched, one object after another, as its node uploads them."""
+
+    polled: float = 0.0  # monotonic seconds
+    bytes: int = 0
+    objects: int = 0
+    names: list[str] = field(default_factory=list)  # of the messages
+    lengths: dict[str, int] = field(default_factory=dict)  # of objects, without their headers
+    chunks: list[str] = field(default_factory=list)  # of all arrays, as often as they are named
+    responses: dict[str, Any] = field(default_factory=dict)  # by the object, or empty for the list of all objects
+
+
 class ReplyBound:
-    """Refuses a reply that is too long before its bytes are read, which Flower cannot do itself. The length of each
-    object is checked before its body is read, and that of the arrays before they are joined, as a reply can name one
-    small chunk a million times. Only this class uses what is not public in Flower."""
+    """Reads a reply in steps, and refuses one that is too long before its bytes are read. Flower can do neither: it
+    waits for the slowest node's upload, and nobody else is served meanwhile. The length of each object is checked
+    before its body is read, and that of the arrays before they are joined, as a reply can name one small chunk a
+    million times. Only this class uses what is not public in Flower."""
 
     def __init__(self, grid: Any) -> None:
-        self._grid, self._lock = grid, threading.Lock()
-        self.begin(0)
+        self._grid, self._lock, self._local, self._limit = grid, threading.Lock(), threading.local(), 0
+        self._fetches: dict[str, _Fetch] = {}  # by the message that is answered
+        self._fetch = _Fetch()
         client: Any = getattr(grid, "_runtime_client", None)
         if client is not None:
             client._interceptors = (*client._interceptors, self)
             client._client.event_hooks["response"].append(self._check)
         self._client, self.in_network = client, client is not None
 
-    def begin(self, limit: int) -> None:
-        """Begin with the next reply, which may have `limit` bytes."""
-        self._limit, self._bytes, self._objects = limit, 0, 0
-        self._names: list[str] = []  # of the messages that are fetched
-        self._lengths: dict[str, int] = {}  # of objects, without their headers
-        self._chunks: list[str] = []  # of all arrays, as often as they are named
+    def begin(self, name: str, limit: int) -> None:
+        """Begin, or go on, with the reply to the message `name`, which may have `limit` bytes."""
+        self._limit, now = limit, time.monotonic()
+        self._fetch = self._fetches.setdefault(name, _Fetch())
+        self._fetch.polled = now
+        for forgotten in [key for key, fetch in self._fetches.items() if now - fetch.polled > _FORGOTTEN_SECONDS]:
+            del self._fetches[forgotten]
+
+    def end(self, name: str) -> None:
+        """Forget a reply that is complete, or refused, or not there at all."""
+        del self._fetches[name]
 
     def drop(self) -> None:
         """Let the SuperLink delete the rest of a refused reply."""
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
-        names, run = self._names, self._grid.run.run_id
-        self.begin(self._limit)
+        names, run, self._fetch = self._fetch.names, self._grid.run.run_id, _Fetch()
         for name in names:
             request = ConfirmMessageReceivedRequest(node=self._grid.node, run_id=run, message_object_id=name)
             self._client.ConfirmMessageReceived(request)
@@ -114,38 +140,52 @@ class ReplyBound:
         from flwr.proto.message_pb2 import PullObjectResponse
         from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
+        # Flower fetches two objects at a time, each in a thread, and the other thread may end in the next reply.
+        fetch = self._local.fetch = self._fetch
+        name = context.message.object_id if context.rpc_method.endswith("/PullObject") else ""
+        is_fetched = name or context.rpc_method.endswith("/PullMessages")
+        if is_fetched and name in fetch.responses:
+            return fetch.responses[name]
         response = call_next(context)
-        if context.rpc_method.endswith("/PullMessages"):
+        if name:
+            pulled = PullObjectResponse.FromString(response.content)
+            if pulled.object_found and not pulled.object_available:
+                with self._lock:
+                    fetch.objects -= 1  # it is asked for again
+                raise Incomplete
+            self._measure(fetch, name, pulled.object_content)
+        elif is_fetched:
             messages = PullAppMessagesResponse.FromString(response.content).messages_list
-            self._names = [message.metadata.message_id for message in messages]
-        elif context.rpc_method.endswith("/PullObject"):
-            self._measure(context.message.object_id, PullObjectResponse.FromString(response.content).object_content)
+            fetch.names = [message.metadata.message_id for message in messages]
         elif context.rpc_method.endswith("/ConfirmMessageReceived"):  # everything is fetched, and nothing joined
-            length = sum(self._lengths.get(chunk, 0) for chunk in self._chunks)
+            length = sum(fetch.lengths.get(chunk, 0) for chunk in fetch.chunks)
             if length > self._limit:
                 raise ReplyTooLarge(f"its arrays have {length:,} bytes; {self._limit:,} at most")
+        if is_fetched:
+            fetch.responses[name] = response
         return response
 
-    def _measure(self, name: str, content: bytes) -> None:
+    def _measure(self, fetch: _Fetch, name: str, content: bytes) -> None:
         from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
 
         if not content:
-            return  # not there yet; Flower asks again
+            return  # it is lost, as Flower will say
         kind, children, length = get_object_head_values_from_object_content(content)
         ids = json.loads(content[len(content) - length :])["arraychunk_ids"] if kind == "Array" else ()
         with self._lock:
-            self._lengths[name] = length
-            self._chunks += [children[index] for index in ids]
+            fetch.lengths[name] = length
+            fetch.chunks += [children[index] for index in ids]
 
     def _check(self, response: Any) -> None:
         """Count a response before its body is read."""
         if not response.request.url.path.endswith(_FETCH_PATHS):
             return
         with self._lock:
+            fetch = self._local.fetch
             # A response that hides its length counts as too long.
-            self._bytes += int(response.headers.get("content-length", self._limit + 1))
-            self._objects += 1
-            if self._bytes > self._limit or self._objects > _MAX_SMALL_OBJECTS + self._limit // _MIN_CHUNK_BYTES:
+            fetch.bytes += int(response.headers.get("content-length", self._limit + 1))
+            fetch.objects += 1
+            if fetch.bytes > self._limit or fetch.objects > _MAX_SMALL_OBJECTS + self._limit // _MIN_CHUNK_BYTES:
                 raise ReplyTooLarge(f"more than {self._limit:,} bytes, or in too many parts; it was not read")
 
 
@@ -191,17 +231,21 @@ class GridTransport:
     def _read(self, message_id: str) -> Message | str | None:
         from httpx import HTTPError
 
-        self._bound.begin(self.reply_limit)
+        self._bound.begin(message_id, self.reply_limit)
         try:
             replies = list(self._grid.pull_messages([message_id]))
-            return _message_of(replies[0], self.reply_limit) if replies else None
+            reply = _message_of(replies[0], self.reply_limit) if replies else None
+        except Incomplete:
+            return None
         except HTTPError:  # the connection to the SuperLink failed, not the reply
             raise
         except ReplyTooLarge as error:
             self._bound.drop()
-            return unusable(str(error))
+            reply = unusable(str(error))
         except Exception as error:  # Flower may raise anything for the bytes of a node
-            return unusable(f"Flower cannot read it ({type(error).__name__}: {printable(str(error)[:200])})")
+            reply = unusable(f"Flower cannot read it ({type(error).__name__}: {printable(str(error)[:200])})")
+        self._bound.end(message_id)
+        return reply
 
 
 def unusable(reason: str) -> Message:

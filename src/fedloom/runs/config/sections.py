@@ -226,7 +226,7 @@ class FlowerConfig(Section, allow_inf_nan=False):
     """Waiting times of a federation over Flower, and limits on the messages of its nodes."""
 
     min_clients: int = Field(1, ge=1)
-    round_timeout: float = Field(600.0, gt=0)
+    round_timeout: float | None = Field(600.0, gt=0)
     join_timeout: float = Field(300.0, gt=0, description="Seconds in which nodes may join before the first round.")
     node_timeout: float = Field(150.0, gt=0, allow_inf_nan=False)
     heartbeat: float = Field(10.0, gt=0, description="Seconds after which a node that works tells how far it is.")
