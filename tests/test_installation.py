@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedloom.cli.pages import topics
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -46,5 +48,6 @@ def test_a_wheel_holds_every_file_of_the_package(monkeypatch: pytest.MonkeyPatch
         packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = [(path, ROOT / "src") for path in (ROOT / "src" / "fedloom").rglob("*")]
     expected = {path.relative_to(base).as_posix() for path, base in files if path.is_file()}
-    expected |= {f"fedloom/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "configs").rglob("*.yaml")}
+    further = [*(ROOT / "configs").rglob("*.yaml"), *topics().values()]
+    expected |= {f"fedloom/{path.relative_to(ROOT).as_posix()}" for path in further}
     assert packed == {name for name in expected if "__pycache__" not in name}

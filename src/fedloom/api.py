@@ -75,7 +75,7 @@ def run(
         progress: show it, in a terminal and a notebook as bars, elsewhere as lines of the logger "fedloom".
         keys: those of a config. The ten that matter first: `rounds`, `participation`, `local_epochs`, `batch_size`,
             `optimizer`, `seed`, `evaluation`, `engine`, `precision`, and the section with the method's own options, as
-            in `fedsc={"tau": 0.1}`. `fedloom config` prints all, and the page "Configuration" explains them.
+            in `fedsc={"tau": 0.1}`. `fedloom config` explains them all.
 
     Raises what `fedloom.runs.run.run` raises.
     """

@@ -26,6 +26,9 @@ def test_the_written_config_is_inspected_and_run(capsys: Any) -> None:
         "configs/first.yaml: csv, 2 classes, 2 clients (natural)",
         "next: fedloom inspect configs/first.yaml, then fedloom run configs/first.yaml",
     ]
+    comments = [line for line in Path("configs/first.yaml").read_text().splitlines() if line.lstrip().startswith("#")]
+    assert any("`fedloom help own-model`" in line for line in comments)
+    assert not any(line.endswith("-") or line.count("`") % 2 for line in comments)  # no path or command over two lines
     code, out, _ = call(capsys, "inspect", "configs/first.yaml", "--json")
     assert code == 0
     assert json.loads(out)["clients"] == 2

@@ -4,6 +4,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -74,13 +75,25 @@ def test_the_compose_file_gives_each_service_its_own_keys_alone() -> None:
     build = found["superlink"]["build"]
     root, steps = FOLDER / re.sub(r"\$\{FEDLOOM_SOURCE:-(.*)\}", r"\1", build["context"]), build["dockerfile_inline"]
     copied = [name for names in re.findall(r"COPY (.*) \S+$", steps, re.MULTILINE) for name in names.split()]
-    assert {"pyproject.toml", "src", "configs"} <= {*copied}
+    assert {"pyproject.toml", "src", "configs", "docs"} <= {*copied}
     assert all((root / name).exists() for name in copied)
     assert re.findall(r"'(.*)'", steps) == ["/source[flower]"]  # what pip installs: no name on an index
     named = {volume.split(":")[0] for service in found.values() for volume in service["volumes"]}
     assert {name for name in named if not name.startswith("./")} == set(
         yaml.safe_load((FOLDER / "compose.yaml").read_text())["volumes"]
     )
+
+
+def test_a_wheel_builds_from_what_the_compose_file_copies(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling.build", reason="needs the dev extra: make setup")
+    steps = services()["superlink"]["build"]["dockerfile_inline"]
+    for names, target in re.findall(r"COPY (.*) /source(\S*)$", steps, re.MULTILINE):
+        for name in names.split():
+            source, copy = FOLDER.parents[1] / name, tmp_path / (target.strip("/") or name)
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, copy)
+    build = "import hatchling.build; print(hatchling.build.build_wheel('.'))"
+    done = subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout[:8]) == (0, "fedloom-"), done.stderr
 
 
 def test_our_own_commands_have_the_options_that_are_used() -> None:

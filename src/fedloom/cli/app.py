@@ -20,11 +20,10 @@ import click
 import typer
 
 from fedloom._version import __version__
-from fedloom.cli import catalogue, comparisons, flower, model, publication, shared
+from fedloom.cli import catalogue, comparisons, flower, model, pages, publication, shared
 from fedloom.cli.diagnose import advise, diagnose
 from fedloom.core.console import console_of, listen_for_stop, raise_first_interrupt
 from fedloom.core.errors import ConfigError, FedloomError, StoppedError, printable
-from fedloom.core.files import package_table
 from fedloom.core.plugins import load_plugin
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="fedloom",
-    help="Federated learning on heterogeneous data: compare methods honestly, deploy what you compared.",
+    epilog="New here? Type `fedloom demo`, then `fedloom help tutorial`.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -188,9 +187,9 @@ def init(
         print_findings(console_of(False), first.findings)
     scenario, classes, clients = first.config.scenario, first.scenario.num_classes, first.scenario.clients
     kind = "labels" if first.scenario.train_set.multi else "classes"
-    shared.echo(f"{path}: {scenario.source}, {classes} {kind}, {clients} clients ({scenario.partition})")
+    shared.print_lines(f"{path}: {scenario.source}, {classes} {kind}, {clients} clients ({scenario.partition})")
     typed = shlex.quote(str(path))
-    shared.echo(f"next: fedloom inspect {typed}, then fedloom run {typed}")
+    shared.print_lines(f"next: fedloom inspect {typed}, then fedloom run {typed}")
 
 
 def _refuse_existing(path: Path) -> None:
@@ -250,16 +249,16 @@ def inspect(
         shared.print_lines(f"  picture: {out}")
 
 
-_TEXTS = package_table(Path(__file__).with_name("help.toml"))
-# The help lists commands in this order.
-for command in (
-    *(demo, run, init, comparisons.compare, comparisons.study, publication.reproduce, inspect, diagnose, advise),
-    *(comparisons.report, publication.table, publication.figure),
-    *(catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios, catalogue.config),
-    *(model.export, model.predict, model.evaluate),
-):
-    app.command()(shared.described(command, _TEXTS["every command"] | _TEXTS.get(command.__name__, {})))
-app.add_typer(flower.group, name="flower")
+_COMMANDS = (
+    *(demo, pages.help_, init, inspect, advise, run, comparisons.compare, comparisons.study, publication.reproduce),
+    *(diagnose, catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios, catalogue.config),
+    *(comparisons.report, publication.table, publication.figure, model.export, model.predict, model.evaluate),
+)
+_BY_NAME = {command.__name__.rstrip("_"): command for command in _COMMANDS}
+for group, names in shared.TEXTS["groups"].items():
+    for name in names:
+        app.command(name, rich_help_panel=group)(shared.described(_BY_NAME[name], name))
+app.add_typer(flower.group, name="flower", rich_help_panel=group)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,7 +64,7 @@ def scenarios(
 def config(key: str | None = None, as_json: AsJson = False, schema: bool = False) -> None:
     """Explain the keys of a config: default, range or choices, and meaning."""
     from fedloom.cli.terminal import print_grid
-    from fedloom.runs.config.reference import config_keys, config_schema, keys_by_part, matching_keys
+    from fedloom.runs.config.reference import config_keys, config_schema, matching_keys
 
     if schema:
         if key is not None:
@@ -75,7 +76,7 @@ def config(key: str | None = None, as_json: AsJson = False, schema: bool = False
         print_json({"keys": [dataclasses.asdict(config_key) for config_key in keys]})
         return
     console, columns = console_of(False), ("key", "default", "values", "meaning")
-    for part, keys_of_part in keys_by_part(keys).items():
+    for part, keys_of_part in groupby(keys, lambda config_key: config_key.part):  # as `config_keys` lists them
         if part:
             console.print(f"[bold]{part}[/]")
         print_grid(console, columns, [(k.path, k.default_text, k.values, k.meaning) for k in keys_of_part])

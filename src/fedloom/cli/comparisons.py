@@ -94,7 +94,7 @@ def show_comparison(done: Comparison, last_line: str) -> None:
 
 
 def study(
-    file: Annotated[Path, typer.Argument(help="A YAML file with settings, methods, seeds and lists; see the docs.")],
+    file: Annotated[Path, typer.Argument(help="A YAML file with settings, methods and seeds: `fedloom help studies`.")],
     overrides: shared.Overrides = None,
     out: Path | None = None,
     plan: bool = False,

@@ -26,28 +26,11 @@ group.add_typer(checks, name="check")
 Run = Annotated[Path, typer.Argument(help="The run's folder on the server.")]
 Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients; short for scenario.clients=...")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Use neither TLS nor node keys.")]
-SuperLink = Annotated[str, typer.Argument(help="The SuperLink's address, e.g. server.example.org:8000.")]
-Authority = Annotated[Path, typer.Option("--root-certificates", help="The server's ca.crt.")]
-Key = Annotated[Path | None, typer.Option(help="The node's private key.")]
-App = Annotated[Path | None, typer.Option(help="The exported app, or a config file.")]
-Client = Annotated[int, typer.Option(min=0, help="The node's partition-id.")]
-NodePort = Annotated[int, typer.Option(min=1, max=65535, help="The SuperNode's own port on the loopback.")]
-ServerReport = Annotated[
-    Path | None, typer.Option(help="The output of `fedloom flower check server --json`, to compare versions.")
-]
 _WATCH_SECONDS = 2.0
 _ROUNDS = 5  # the last ones, in the output of `status`
 
 
-@group.command()
-def status(
-    run: Run,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until the run has ended.")] = False,
-    keys: Annotated[
-        Path | None, typer.Option(help="Folder of the certificates; by default that of `fedloom flower up`.")
-    ] = None,
-    as_json: shared.AsJson = False,
-) -> None:
+def status(run: Run, watch: bool = False, keys: Path | None = None, as_json: shared.AsJson = False) -> None:
     """Show the state of a run over Flower: nodes, round, waits, bytes, refused uploads, last error. Works offline."""
     from fedloom.flower.status import Failure, read_status
     from fedloom.flower.up import expiring_certificates, folder_of
@@ -72,18 +55,12 @@ def status(
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port.")]
 
 
-@group.command()
 def watch(run: Run, port: Port = 8400) -> None:
     """Serve a page about a run on a local port of the server, until Ctrl-C."""
     _serve(run, port, "127.0.0.1", "")
 
 
-@group.command()
-def metrics(
-    run: Run,
-    port: Port = 9105,
-    host: Annotated[str, typer.Option(help="The address to listen on; by default the loopback.")] = "127.0.0.1",
-) -> None:
+def metrics(run: Run, port: Port = 9105, host: str = "127.0.0.1") -> None:
     """Serve the state of a run to Prometheus on a local port, until Ctrl-C."""
     _serve(run, port, host, "metrics")
 
@@ -99,14 +76,7 @@ def _serve(run: Path, port: int, host: str, page: str) -> None:
             time.sleep(3600)
 
 
-@group.command()
-def admit(
-    run: Run,
-    client: Annotated[int, typer.Option(min=0, help="The client whose key or disk has changed.")],
-    key: Annotated[
-        str | None, typer.Option(help="Admit this key only: SHA256:..., or the file of the public key.")
-    ] = None,
-) -> None:
+def admit(run: Run, client: int, key: str | None = None) -> None:
     """Let a node with another key or another disk join as a client, also during a run."""
     from fedloom.flower.bindings import admit as admit_client
 
@@ -126,19 +96,13 @@ def _print_status(snapshot: "Status", certificates: list[str], failure: "Failure
             print_grid(console_of(False), columns, rows)
 
 
-@checks.command()
 def server(
-    app: Annotated[
-        Path | None,
-        typer.Argument(help="The app that `fedloom flower export` wrote, or a config file; checks config and disk."),
-    ] = None,
-    host: Annotated[
-        list[str] | None, typer.Option(help="Name or address at which nodes reach the server; may be repeated.")
-    ] = None,
-    keys: Annotated[Path, typer.Option(help="The folder of `fedloom flower keys`.")] = Path("keys"),
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The SuperLink's port.")] = 8000,
-    out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/flower"),
-    config: Annotated[Path | None, typer.Option(help="The config that the app should contain.")] = None,
+    app: Path | None = None,
+    host: list[str] | None = None,
+    keys: Path = Path("keys"),
+    port: int = 8000,
+    out: Path = Path("runs/flower"),
+    config: Path | None = None,
     insecure: Insecure = False,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -161,17 +125,16 @@ def server(
     _print_findings(findings, as_json, preflight.requirements(app_config))
 
 
-@checks.command("node")
 def check_node(
-    superlink: SuperLink,
-    root_certificates: Authority = Path("ca.crt"),
-    key: Key = None,
-    app: App = None,
-    client: Client = 0,
-    data: Annotated[Path | None, typer.Option(help="The file that names the node's data; needs --app.")] = None,
-    state: Annotated[Path | None, typer.Option(help="The folder of private states; needs --app.")] = None,
-    port: NodePort = 9094,
-    server_report: ServerReport = None,
+    superlink: str,
+    root_certificates: Path = Path("ca.crt"),
+    key: Path | None = None,
+    app: Path | None = None,
+    client: int = 0,
+    data: Path | None = None,
+    state: Path | None = None,
+    port: int = 9094,
+    server_report: Path | None = None,
     insecure: Insecure = False,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -188,20 +151,19 @@ def check_node(
     _print_findings(findings, as_json)
 
 
-@group.command()
 def node(
-    superlink: SuperLink,
-    client: Client,
-    root_certificates: Authority = Path("ca.crt"),
-    key: Key = None,
-    app: App = None,
-    data: Annotated[Path | None, typer.Option(help="The file that names the node's data.")] = None,
-    state: Annotated[Path | None, typer.Option(help="The folder of private states.")] = None,
-    port: NodePort = 9094,
-    server_report: ServerReport = None,
+    superlink: str,
+    client: int,
+    root_certificates: Path = Path("ca.crt"),
+    key: Path | None = None,
+    app: Path | None = None,
+    data: Path | None = None,
+    state: Path | None = None,
+    port: int = 9094,
+    server_report: Path | None = None,
     insecure: Insecure = False,
-    missed: Annotated[int, typer.Option(min=2, help="Heartbeats without an answer before a node is offline.")] = 4,
-    heartbeat: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats; Flower's are 30.")] = 30.0,
+    missed: int = 4,
+    heartbeat: float = 30.0,
 ) -> None:
     """Check a node, then run its SuperNode until Ctrl-C; start it again whenever it ends or stays offline.
 
@@ -249,62 +211,38 @@ def _print_findings(findings: "Sequence[Finding]", as_json: bool, required: dict
         raise typer.Exit(1)
 
 
-@group.command()
-def export(
-    config: shared.Config,
-    folder: Annotated[Path, typer.Argument(help="The app's folder.")],
-    overrides: shared.Overrides = None,
-    clients: Clients = None,
-) -> None:
+def export(config: shared.Config, folder: Path, overrides: shared.Overrides = None, clients: Clients = None) -> None:
     """Export a config as a Flower app, which `flwr run FOLDER` runs."""
     from fedloom.flower.apps import export as write
 
-    for path in write(_parsed(config, overrides, clients), folder):
-        shared.echo(path)
+    shared.print_lines(*map(str, write(_parsed(config, overrides, clients), folder)))
 
 
-@group.command()
-def keys(
-    folder: Annotated[Path, typer.Argument(help="The folder for certificates and keys.")],
-    host: Annotated[list[str], typer.Option(help="Name or address of the server; may be repeated.")],
-    clients: Annotated[int, typer.Option(min=0, help="Number of nodes to create keys for.")] = 0,
-) -> None:
+def keys(folder: Path, host: list[str], clients: int = 0) -> None:
     """Create a certificate for the server, and a key for each node."""
     from fedloom.flower.certificates import create, server_certificate_findings
     from fedloom.flower.findings import refuse_errors
 
     create(folder, host, clients)
     refuse_errors(server_certificate_findings(folder, host[:1]), shared.say)
-    for path in sorted(folder.iterdir()):
-        shared.echo(path)
+    shared.print_lines(*map(str, sorted(folder.iterdir())))
 
 
-@group.command()
-def rewind(
-    run: Run, from_round: Annotated[int, typer.Option(min=1, help="The round whose checkpoint the run continues from.")]
-) -> None:
+def rewind(run: Run, from_round: int) -> None:
     """Take a stopped run back to an earlier checkpoint, e.g. from before a node spoiled it; the next start continues
     from there."""
-    shared.echo(shared.rewind_run(run, from_round))
+    shared.print_lines(shared.rewind_run(run, from_round))
 
 
-@group.command()
 def up(
     config: shared.Config,
     overrides: shared.Overrides = None,
     clients: Clients = None,
-    out: Annotated[Path, typer.Option(help="The run's folder; logs, keys and states are stored next to it.")] = Path(
-        "runs/federation"
-    ),
+    out: Path = Path("runs/federation"),
     insecure: Insecure = False,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="The SuperLink's port; by default any.")] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="For source nodes: a folder with node-000000.yaml and so on, and optionally server.yaml."),
-    ] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="Run all nodes in this process, without Flower.")
-    ] = False,
+    port: int | None = None,
+    data: Path | None = None,
+    in_process: bool = False,
     from_round: shared.FromRound = None,
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
@@ -338,9 +276,15 @@ def up(
         shared.print_json(result.numbers)
     else:
         print_result(console_of(as_json), result, brief=quiet)
-        shared.echo(f"  report: {out / 'report.html'}")
+        shared.print_lines(f"  report: {out / 'report.html'}")
 
 
 def _parsed(config: Path, overrides: list[str] | None, clients: int | None) -> "RunConfig":
     keys = [] if clients is None else [f"scenario.clients={clients}"]
     return shared.parse_config(config, [*(overrides or ()), *keys])
+
+
+for command in (status, watch, metrics, admit, node, export, keys, rewind, up):
+    group.command()(shared.described(command, f"flower {command.__name__}"))
+checks.command("server")(shared.described(server, "flower check server"))
+checks.command("node")(shared.described(check_node, "flower node"))

@@ -1,13 +1,12 @@
 """Commands for the trained model of a run: `export`, `predict` and `evaluate`."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from fedloom.cli.shared import AsJson, echo, print_json, say
+from fedloom.cli.shared import AsJson, print_json, print_lines, say
 from fedloom.core.errors import ConfigError, check_choice
 from fedloom.core.text import counted, number_text, value_text, with_unit
 
@@ -46,9 +45,9 @@ def export(
         graph = exported.described.graph
         files = {"weights": str(exported.model), "metadata": str(exported.metadata), "card": str(exported.card)}
         content = {**files, "format": exported.described.format, **_about(trained)}
-        typer.echo(json.dumps(content if graph is None else {**content, "difference": graph.difference}))
+        print_json(content if graph is None else {**content, "difference": graph.difference})
     else:
-        echo(f"{exported.model}, {exported.metadata.name}, {exported.card.name}: {trained.title}")
+        print_lines(f"{exported.model}, {exported.metadata.name}, {exported.card.name}: {trained.title}")
 
 
 def predict(
@@ -87,7 +86,7 @@ def predict(
         ]
         unusual = [dataclasses.asdict(note) for note in notes]
         threshold = {} if decision is None else {"decision": decision.model_dump()}
-        typer.echo(json.dumps({**_about(trained), **threshold, "predictions": predictions, "notes": unusual}))
+        print_json({**_about(trained), **threshold, "predictions": predictions, "notes": unusual})
         return
     width = max(map(len, names))
     for name, row, held, positive in zip(names, rows, labels, decided, strict=True):
@@ -95,7 +94,7 @@ def predict(
         columns = [f"{label} {100 * share:.1f} %" for share, label in ranked]
         columns += [f"labels: {', '.join(held) or 'none'}"] if multi else []
         columns += [] if decision is None else [f"decision: {'' if positive else 'not '}{decision.label}"]
-        echo("  ".join([f"{name:{width}}", *columns]))
+        print_lines("  ".join([f"{name:{width}}", *columns]))
 
 
 def evaluate(
@@ -127,17 +126,21 @@ def evaluate(
         return
     tested = test(run, data, client, cast("At", selection or "last"), metrics=metric or (), **how)
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(tested)))
+        print_json(dataclasses.asdict(tested))
         return
-    echo(f"{tested.model}, on {tested.samples:,} samples of {data}")
+    print_lines(f"{tested.model}, on {tested.samples:,} samples of {data}")
     for name, value in tested.metrics.items():
         note = tested.details.get(name, {}).get("note")
-        echo(f"  {name:18} {'not defined' if value is None else value_text(name, value)}{f' ({note})' if note else ''}")
+        print_lines(
+            f"  {name:18} {'not defined' if value is None else value_text(name, value)}{f' ({note})' if note else ''}"
+        )
     columns = [*tested.by_class()[0]]
     width = max(map(len, (*tested.classes, "class")))
-    echo(f"  {'class':{width}}" + "".join(f"{with_unit(column):>13}" for column in columns[1:]))
+    print_lines(f"  {'class':{width}}" + "".join(f"{with_unit(column):>13}" for column in columns[1:]))
     for row in tested.by_class():
-        echo(f"  {row['class']:{width}}" + "".join(f"{_cell(column, row[column]):>13}" for column in columns[1:]))
+        print_lines(
+            f"  {row['class']:{width}}" + "".join(f"{_cell(column, row[column]):>13}" for column in columns[1:])
+        )
 
 
 def _test_again(folder: Path, as_json: bool, **options: Any) -> None:

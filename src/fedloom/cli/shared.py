@@ -16,7 +16,7 @@ import typer
 
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, RunFolderError, printable
-from fedloom.core.files import expand_home, json_text
+from fedloom.core.files import expand_home, json_text, package_table
 
 if TYPE_CHECKING:
     from fedloom.runs.config.run_config import RunConfig
@@ -30,13 +30,16 @@ FromRound = Annotated[
     int | None, typer.Option(min=1, help="Delete everything after this round's checkpoint, and continue from there.")
 ]
 
+TEXTS = package_table(Path(__file__).with_name("help.toml"))
+
 _HOME = re.compile(r"~[\w.-]*(/|$)")
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
 
 
-def described(command: Callable[..., None], texts: Mapping[str, Any]) -> Callable[..., None]:
-    """Return a command with options by their `texts` in help.toml, for parameters whose annotation is a plain type. A
-    flag has no --no-... unless it is named."""
+def described(command: Callable[..., None], section: str) -> Callable[..., None]:
+    """Return a command with options by their texts in a `section` of help.toml, for parameters whose annotation is a
+    plain type. A flag has no --no-... unless it is named."""
+    texts: Mapping[str, Any] = TEXTS["every command"] | TEXTS.get(section, {})
     hints = get_type_hints(command, include_extras=True)
     plain = [name for name, hint in hints.items() if name in texts and not hasattr(hint, "__metadata__")]
     for name in plain:
@@ -51,11 +54,6 @@ def described(command: Callable[..., None], texts: Mapping[str, Any]) -> Callabl
 def say(line: str) -> None:
     """Print one line for a person, on stderr."""
     print(printable(line), file=sys.stderr)
-
-
-def echo(value: object) -> None:
-    """Print one line on stdout, such as the name of a file."""
-    print(printable(str(value)))
 
 
 def print_json(value: Any) -> None:

@@ -263,6 +263,17 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(f"{path}: not readable as YAML: {one_line(error)}") from None
 
 
+def shipped_folder(name: str) -> Path:
+    """Return a folder that comes with fedloom: next to the installed package's files, or at the root of a checkout.
+    Raises `ConfigError` if it is missing."""
+    package = Path(__file__).resolve().parents[1]
+    folders = [package / name, package.parents[1] / name]
+    for folder in folders:
+        if folder.is_dir():
+            return folder
+    raise ConfigError(f"neither {folders[0]} nor {folders[1]} is there; reinstall fedloom")
+
+
 def package_table(path: Path) -> dict[str, dict[str, Any]]:
     """Return the sections of a TOML file of the package, with tuples for lists."""
     import tomllib  # not needed by commands without data and nets

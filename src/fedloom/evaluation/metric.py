@@ -1,7 +1,7 @@
 """The contract of a metric: a state that is computed batch by batch, merges, and gives a number.
 
 A state is a frozen dataclass whose fields are sums over samples: int, float, or a tensor. So it merges over batches,
-clients, workers and the nodes of a federation, in the order of the client ids. See `docs/how-to/own-metric.md`."""
+clients, workers and the nodes of a federation, in the order of the client ids. See `fedloom help own-metric`."""
 
 import copyreg
 import dataclasses

@@ -1,4 +1,4 @@
-"""The evaluation protocols: which model is tested, on whose data (`docs/how-to/metrics.md` lists them). None of them is
+"""The evaluation protocols: which model is tested, on whose data (`fedloom help metrics` lists them). None of them is
 "the" accuracy: where clients are tested, or their models, it is the unweighted mean over clients.
 
 `personal/others` is the foreign accuracy: that of client k's model is the unweighted mean of its accuracies on the

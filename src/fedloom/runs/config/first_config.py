@@ -84,7 +84,9 @@ def _values(sections: Mapping[str, Keys]) -> dict[str, Any]:
 
 
 def _comment(text: str, indent: str = "") -> str:
-    return textwrap.indent("\n".join(textwrap.wrap(printable(text), _WIDTH, break_long_words=False)), f"{indent}# ")
+    whole = re.sub(r"`[^`]*`", lambda command: command[0].replace(" ", "\xa0"), printable(text))
+    lines = textwrap.wrap(whole, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return textwrap.indent("\n".join(lines).replace("\xa0", " "), f"{indent}# ")
 
 
 def _yaml(value: Any) -> str:

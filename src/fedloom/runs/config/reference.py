@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.core.files import json_text
+from fedloom.core.files import json_text, shipped_folder
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
 from fedloom.methods import METHODS, WRAPPERS
 from fedloom.nets import MODELS
@@ -58,12 +57,6 @@ def matching_keys(name: str) -> list[ConfigKey]:
         names = {word for key in keys for word in (key.path, key.path.rpartition(".")[2])}
         raise ConfigError(f"no config key {short_repr(name)}: {suggest_name(name, names, 'key')}")
     return matching
-
-
-def keys_by_part(keys: Sequence[ConfigKey]) -> dict[str, list[ConfigKey]]:
-    """Return the keys of each part, `""` for those of every run."""
-    # `config_keys` lists the keys of a part one after another, as groupby needs them.
-    return {part: list(group) for part, group in groupby(keys, lambda key: key.part)}
 
 
 def config_schema() -> dict[str, Any]:
@@ -224,20 +217,10 @@ def find_config(path: Path) -> Path:
 
 
 def _paths() -> dict[str, Path]:
-    folder = _folder()
+    folder = shipped_folder("configs")
     return {str(path.relative_to(folder).with_suffix("")): path for path in sorted(folder.rglob("*.yaml"))}
 
 
 def _hint(name: str, ready: Mapping[str, object]) -> str:
     hint = suggest_name(name, ready)
     return "`fedloom scenarios` lists the ready ones" if hint.startswith("known") else hint
-
-
-def _folder() -> Path:
-    """Find `configs/`: next to the installed package, or at the root of a checkout."""
-    package = Path(__file__).resolve().parents[2]
-    folders = [package / "configs", package.parents[1] / "configs"]
-    for folder in folders:
-        if (folder / "demo.yaml").is_file():
-            return folder
-    raise ConfigError(f"neither {folders[0]} nor {folders[1]} is there; reinstall fedloom")
