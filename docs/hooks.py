@@ -40,6 +40,13 @@ def on_page_content(text: str, **_: Any) -> str:
     return _MATH.sub(_drawn, text)
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the search for screen readers, which the theme leaves without a name."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Replace placeholders by tables, and complete the page of a method by what the code knows of it."""
     name = _METHOD_PAGE.fullmatch(page.file.src_uri)

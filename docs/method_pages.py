@@ -99,7 +99,7 @@ def facts_table(method: Entry) -> str:
         "several labels": f"no: {method.abilities.single_label}" if method.abilities.single_label else "yes",
         "baseline of": facts["compared in"],
     }
-    return markdown(("fact", ""), [(name, cell_text(value)) for name, value in rows.items() if value])
+    return markdown(("fact", "value"), [(name, cell_text(value)) for name, value in rows.items() if value])
 
 
 def traffic_table(method: Entry) -> str:

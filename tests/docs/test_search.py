@@ -18,6 +18,12 @@ def test_no_script_style_or_font_comes_from_a_network(site: Path) -> None:
         assert [address for address in fetched if "//" in address] == []
 
 
+def test_the_search_has_a_name_for_screen_readers(site: Path) -> None:
+    for page in ("index.html", "methods/fedsc.html"):
+        (dialog,) = re.findall(r"<div[^>]*role=\"?dialog[^>]*>", (site / page).read_text(encoding="utf-8"))
+        assert 'aria-label="Search"' in dialog or "aria-label=Search" in dialog
+
+
 DOCS = Path(__file__).parents[2] / "docs"
 SUFFIX = re.compile(r"(?:ing|ed|es|s|e)$")  # a rough stem, where the search of the site has a better one
 TYPED = {
