@@ -163,7 +163,7 @@ def node(
     server_report: Path | None = None,
     insecure: Insecure = False,
     missed: int = 4,
-    heartbeat: float = 30.0,
+    heartbeat: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats; Flower's are 30.")] = 30.0,
 ) -> None:
     """Check a node, then run its SuperNode until Ctrl-C; start it again whenever it ends or stays offline.
 
@@ -211,14 +211,23 @@ def _print_findings(findings: "Sequence[Finding]", as_json: bool, required: dict
         raise typer.Exit(1)
 
 
-def export(config: shared.Config, folder: Path, overrides: shared.Overrides = None, clients: Clients = None) -> None:
+def export(
+    config: shared.Config,
+    folder: Annotated[Path, typer.Argument(help="The app's folder.")],
+    overrides: shared.Overrides = None,
+    clients: Clients = None,
+) -> None:
     """Export a config as a Flower app, which `flwr run FOLDER` runs."""
     from fedloom.flower.apps import export as write
 
     shared.print_lines(*map(str, write(_parsed(config, overrides, clients), folder)))
 
 
-def keys(folder: Path, host: list[str], clients: int = 0) -> None:
+def keys(
+    folder: Annotated[Path, typer.Argument(help="The folder for certificates and keys.")],
+    host: list[str],
+    clients: int = 0,
+) -> None:
     """Create a certificate for the server, and a key for each node."""
     from fedloom.flower.certificates import create, server_certificate_findings
     from fedloom.flower.findings import refuse_errors
