@@ -13,6 +13,7 @@ from fedloom.flower.supernode import HOST, MODULE
 from fedloom.flower.up import LocalFederation
 
 _CHUNK = 1 << 14
+_EMPTY = 100  # bytes of a reply to a poll that has no message, or fewer
 _AHEAD = 0.25  # seconds of traffic that a link takes before the sender has to wait
 
 
@@ -121,7 +122,8 @@ class Link(Listener):
 class Losses(Listener):
     """Carries HTTP with TLS to a SuperLink, and loses single messages.
     keys: the folder of `fedloom flower keys`. lose: by the last part of a request's path, what is lost next: the
-    "request", or the "reply" to it; the connection then breaks off. lost: the kinds that have been lost so far."""
+    "request", the "reply" to it, or the first reply with a "message", as most polls have none; the connection then
+    breaks off. lost: the kinds that have been lost so far."""
 
     def __init__(self, to: int, keys: Path) -> None:
         self._to, self.lose, self.lost = to, dict[str, str](), list[str]()
@@ -135,14 +137,16 @@ class Losses(Listener):
         try:
             while request := await _message(reader):
                 kind = request.split(b" ", 2)[1].decode().rpartition("/")[2]
-                loss = self.lose.pop(kind, "")
-                if loss:
+                if self.lose.get(kind) == "request":
                     self.lost.append(kind)
-                if loss == "request":
+                    del self.lose[kind]
                     return
                 far_writer.write(request)
                 reply = await _message(far_reader, has_body=not request.startswith(b"HEAD "))
-                if loss == "reply":
+                has_message = len(reply.partition(b"\r\n\r\n")[2]) > _EMPTY
+                if self.lose.get(kind) == "reply" or (self.lose.get(kind) == "message" and has_message):
+                    self.lost.append(kind)
+                    del self.lose[kind]
                     return
                 writer.write(reply)
                 await writer.drain()

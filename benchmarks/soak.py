@@ -37,8 +37,8 @@ from fedloom.runs.storage.log import MetricsLog
 NODE_KILL, SERVER_KILL, HALF_OPEN, LOSS = (240.0, 900.0), (600.0, 1200.0), (120.0, 400.0), (20.0, 90.0)
 DEAD, SILENT, RESET = (1.0, 20.0), (20.0, 60.0), 60.0  # seconds until a start; of a half-open link; between breaks
 EVERY = 5.0  # seconds between two measurements of memory
-KINDS = {  # what is lost: the request, or the reply to it
-    "pull-messages": "reply",
+KINDS = {  # what is lost: the request, the reply to it, or a reply with a message
+    "pull-messages": "message",
     "pull-object": "reply",
     "confirm-message-received": "reply",
     "push-messages": "reply",

@@ -111,7 +111,11 @@ def test_each_stated_message_is_lost_once(echo, tmp_path):
             post(tmp_path / "keys", losses.port, path)
         assert post(tmp_path / "keys", losses.port, path) == b"word"
     assert echo[1] == ["/v1/pull", "/v1/push", "/v1/push"]
-    assert losses.lost == ["pull", "push"]
+    losses.lose = {"poll": "message"}
+    assert [post(tmp_path / "keys", losses.port, "/v1/poll", body) for body in (b"", b"word")] == [b"", b"word"]
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        post(tmp_path / "keys", losses.port, "/v1/poll", b"x" * 200)
+    assert losses.lost == ["pull", "push", "poll"]
     losses.close()
 
 

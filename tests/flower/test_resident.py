@@ -70,8 +70,12 @@ def test_one_process_answers_all_messages_until_its_parent_ends(place):
     pid = process_of(socket)
     assert read(asked(node, descriptor, message), JoinReply).client == 1
     assert process_of(socket) == pid
+    part = node.folder / "parts" / "client-000001" / ("0" * 64) / "00000"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"1")
     parent.kill()
     until(lambda: not socket.exists())
+    assert part.exists()  # a SuperNode that was killed starts again, and fetches only what is missing
 
 
 def test_one_that_is_killed_is_started_again(place):

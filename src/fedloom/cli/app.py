@@ -316,13 +316,15 @@ def _plugins_first(arguments: Sequence[str]) -> list[str]:
 
 _INTERRUPTED = 130  # what typer returns for a KeyboardInterrupt
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of an output that takes no more
-_HOW_TO_RESUME = {"run": "; --resume continues from the last checkpoint"} | dict.fromkeys(
-    ("reproduce", "study", "compare", "advise"), "; the same command continues from the last checkpoints"
-)
+_HOW_TO_RESUME = {
+    "run": "; --resume continues from the last checkpoint",
+    "flower up": "; the same command continues from the last checkpoint",
+} | dict.fromkeys(("reproduce", "study", "compare", "advise"), "; the same command continues from the last checkpoints")
 
 
 def _how_to_resume(arguments: Sequence[str]) -> str:
-    return _HOW_TO_RESUME.get(next(iter(arguments), ""), "")
+    commands = (" ".join(arguments[:words]) for words in (1, 2))
+    return next((_HOW_TO_RESUME[command] for command in commands if command in _HOW_TO_RESUME), "")
 
 
 def _fail(error: object, code: int) -> NoReturn:

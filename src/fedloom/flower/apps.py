@@ -40,7 +40,7 @@ def server_app(config: Path) -> Any:
         try:
             tests = Path(str(test)) if test else None
             transport, folder = GridTransport(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
-            with private_umask(), explain_shortage(out):
+            with private_umask(), explain_shortage(out, resumes=True):
                 result = serve(parse(load(config)), transport, tests=tests, out=out, keys=folder)
                 write_report([result], out / "report.html")
         except Exception as error:

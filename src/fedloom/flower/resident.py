@@ -203,7 +203,8 @@ def _listen(path: Path, listener: socket.socket, parent: int, inbox: "Inbox") ->
         if listener.fileno() in ready:
             threading.Thread(target=_converse, args=(listener.accept()[0], inbox), daemon=True).start()
         elif parent in ready or inbox.is_idle(inbox.idle_seconds if path.exists() else 0.0):
-            inbox.close()
+            if parent not in ready:  # a SuperNode that was killed starts again, and goes on with the parts
+                inbox.close()
             path.unlink(missing_ok=True)
             os._exit(0)  # also out of a training in the main thread
 

@@ -77,7 +77,7 @@ def run(
     folder, fresh = RunFolder(out), existing == "fresh"
     folder.open()
     try:
-        with explain_shortage(out), reproducible_settings():
+        with explain_shortage(out, existing == "resume"), reproducible_settings():
             stored = None if fresh else folder.read_config()
             finished = None if stored is None else _finished(config, folder, stored, existing, result_type)
             if finished is not None:

@@ -236,7 +236,7 @@ def _in_folder(config: RunConfig, folder: RunFolder, at: At, note: Note) -> Chec
     if at == "last" and folder.read_json("summary.json") is None:
         latest = checkpoints.load_latest(folder.checkpoints, fingerprint, note)
         if latest is None:
-            raise RunFolderError(f"{folder.path}: unfinished, and without a checkpoint yet; continue with --resume")
+            raise RunFolderError(f"{folder.path}: unfinished, and without a checkpoint yet; continue the run")
         note(f"{folder.path} is unfinished: this is the model after round {latest.round} of {config.rounds}")
         return latest
     round_ = _round(folder.log.rows(), at, config, folder.read_json("summary.json") or {})

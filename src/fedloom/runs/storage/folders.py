@@ -167,8 +167,9 @@ _MEMORY = ("can't allocate memory", "CUDA out of memory")  # in what torch raise
 
 
 @contextlib.contextmanager
-def explain_shortage(path: Path) -> Iterator[None]:
-    """Within it, a full disk and a lack of memory are `RunFolderError`s that say what to do."""
+def explain_shortage(path: Path, resumes: bool = False) -> Iterator[None]:
+    """Within it, a full disk and a lack of memory are `RunFolderError`s that say what to do. resumes: whether the same
+    command continues the run."""
     try:
         yield
     except (OSError, MemoryError, RuntimeError, ClientError) as error:
@@ -179,7 +180,8 @@ def explain_shortage(path: Path) -> Iterator[None]:
             problem = "out of memory; the last checkpoint is intact: take fewer engine.workers or a smaller batch_size"
         else:
             raise
-        raise RunFolderError(f"{path}: {problem} and continue with --resume") from error
+        again = "repeat the command" if resumes else "continue with --resume"
+        raise RunFolderError(f"{path}: {problem} and {again}") from error
 
 
 @contextlib.contextmanager
