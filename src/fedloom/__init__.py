@@ -19,7 +19,8 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'fedloom' has no attribute '{name}'")
+    errors = importlib.import_module("fedloom.core.errors")
+    raise errors.attribute_error("fedloom", name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -32,6 +32,7 @@ from fedloom.runs.storage.finished_runs import STUDY_FILE, is_run, unfinished
 from fedloom.runs.storage.schemas import leaves
 from fedloom.runs.studies.live_progress import Event, Forward, progress_listener
 from fedloom.runs.studies.outcome import collect
+from fedloom.runs.studies.run_study import check_jobs
 from fedloom.runs.studies.run_study import compare as compare_runs
 
 if TYPE_CHECKING:
@@ -137,6 +138,9 @@ def compare(
 
     Raises what `fedloom.runs.config.grid.variants` and `fedloom.runs.studies.run_study.compare` raise.
     """
+    if isinstance(methods, Mapping):
+        raise ConfigError("methods: a mapping of labels to keys is for fl.Study; fl.compare takes a list of names")
+    check_jobs(jobs)
     user_scenario = scenario if isinstance(scenario, Scenario) else None
     scenarios = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
     if len(scenarios) > 1 and any(isinstance(entry, Scenario) for entry in scenarios):

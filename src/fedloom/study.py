@@ -27,7 +27,7 @@ from fedloom.runs.storage.schemas import leaves
 from fedloom.runs.studies.live_progress import progress_listener
 from fedloom.runs.studies.outcome import Outcome, outcome
 from fedloom.runs.studies.plan import Cell, parse_study
-from fedloom.runs.studies.run_study import run_study
+from fedloom.runs.studies.run_study import check_jobs, run_study
 from fedloom.runs.studies.study_folder import StudyFolder
 from fedloom.runs.studies.study_folder import read as read_plan
 from fedloom.runs.studies.tuning import jobs_of
@@ -152,8 +152,7 @@ class Study:
 
         Raises `ConfigError` and `RunFolderError` as `fedloom.runs.studies.run_study.run_study`.
         """
-        if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-            raise ConfigError(f"jobs = {short_repr(jobs)}: need the number of processes, 1 or more")
+        check_jobs(jobs)
         cells = self._chosen(only)
         how: dict[str, Any] = {"workers": jobs, "callbacks": callback_list(callbacks), "allow_mixed": allow_mixed}
         folder = StudyFolder(self.folder)

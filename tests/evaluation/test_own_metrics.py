@@ -263,4 +263,4 @@ def test_a_finished_run_says_which_metrics_it_knows_by_name_alone(tmp_path):
     for _ in range(2):
         fl.run("fedavg", evaluation={"metrics": [named("sevens")]}, out=tmp_path, callbacks=[Notes()], **KEYS)
     (text,) = [text for text in Notes.texts if "by name alone" in text]
-    assert "a config knows sevens by name alone, so if you have changed the code, train again with --fresh" in text
+    assert "a config knows sevens by name alone, so if its code has changed, say existing='fresh'" in text

@@ -64,10 +64,10 @@ def test_what_a_notebook_and_a_prompt_show_is_short(comparison, two_methods):
 
 def test_pandas_has_measures_of_a_run_and_runs_of_a_comparison(comparison, two_methods):
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
-    frame = two_methods[0].to_pandas()
+    frame = two_methods[0].to_frame()
     assert list(frame.columns) == ["round", "client", "split", "protocol", "name", "value"]
     assert len(frame) == len(two_methods[0].rows)
-    runs = comparison.to_pandas()
+    runs = comparison.to_frame()
     assert isinstance(runs, pandas.DataFrame)
     assert list(runs["method"]) == ["fedavg"] * 3 + ["fedsc"] * 3
     assert list(runs["seed"]) == [0, 1, 2] * 2
@@ -77,5 +77,5 @@ def test_pandas_has_measures_of_a_run_and_runs_of_a_comparison(comparison, two_m
 def test_without_pandas_one_line_says_so(two_methods, comparison, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     for asked in (two_methods[0], comparison):
-        with pytest.raises(ConfigError, match="to_pandas: the package pandas is not installed"):
-            asked.to_pandas()
+        with pytest.raises(ConfigError, match="the package pandas is not installed"):
+            asked.to_frame()

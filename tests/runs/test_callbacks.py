@@ -265,7 +265,7 @@ def test_measures_are_rows_of_the_log_and_change_no_number(tmp_path: Path) -> No
     assert [measures(watch.seen)[f"callback/{name}"] for name in ("head_norm", "twice")] == [norms[-1], 6.0]
     stored = Result.read(tmp_path)
     assert stored is not None
-    frame = stored.to_pandas()
+    frame = stored.to_frame()
     assert list(frame[frame["name"] == "head_norm"]["value"]) == norms
     assert stored.curve("head_norm", "callback") == (rounds, norms)
 

@@ -36,7 +36,7 @@ def test_epsilon_is_in_the_result(tmp_path):
     read = Result.read(tmp_path / "run")
     assert read.numbers["figures"] == result.numbers["figures"]
     assert f"last), delta 0.001, epsilon {wanted[1]:.3g}, 2 rounds" in shown(print_result, read)  # beside accuracy
-    assert "epsilon" in Comparison([read]).to_pandas()
+    assert "epsilon" in Comparison([read]).to_frame()
 
 
 def test_a_resumed_run_has_spent_as_much(tmp_path):

@@ -235,10 +235,10 @@ def test_nothing_mixes_protocols(ditto, tmp_path):
     assert "protocol" in done.fairness_table()
     assert "protocol" in done.target_table(0.1)
     assert done.cost_table().count("ditto") == 1  # it trained once
-    pandas = done.to_pandas()
+    pandas = done.to_frame()
     assert len(pandas) == len(rows)
     assert set(pandas["protocol"]) == set(ALL)
-    frame = ditto.to_pandas()
+    frame = ditto.to_frame()
     assert len(frame.query("name == 'accuracy' and split == 'test' and round == 2 and client.isna()")) == 5
     assert [row["protocol"] for row in ditto.summary()] == list(ditto.protocols)
     page = write_report([fedavg, ditto], tmp_path / "report.html").read_text()

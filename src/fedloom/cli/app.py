@@ -268,14 +268,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     listen_for_stop()
     try:
         with raise_first_interrupt() as interrupts:
-            typed_arguments = [*map(shared.expand_home_in, sys.argv[1:] if arguments is None else arguments)]
+            expanded = [*map(shared.expand_home_in, sys.argv[1:] if arguments is None else arguments)]
+            plugins, typed_arguments = _plugins_apart(expanded)
             # In standalone mode click would print errors and end the process itself.
-            code = app(args=_plugins_first(typed_arguments), prog_name="fedloom", standalone_mode=False)
+            code = app(args=plugins + typed_arguments, prog_name="fedloom", standalone_mode=False)
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where an error can still be reported
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "fedloom"
-        _fail(f"{error.format_message().rstrip('.')}; see `{path} --help`", error.exit_code)
+        _fail(f"{shared.usage_problem(error)}; see `{path} --help`", error.exit_code)
     except StoppedError as error:
         shared.say(f"{error}{_how_to_resume(typed_arguments)}")
         sys.exit(error.exit_code)
@@ -303,15 +304,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _plugins_first(arguments: Sequence[str]) -> list[str]:
-    """Put `--plugin FILE`, an option of all commands, before the command, whose parser does not know it."""
+def _plugins_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return `--plugin FILE`, an option of all commands whose parsers do not know it, and all other arguments."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     at = [index for index in range(end) if arguments[index] == "--plugin"]
     moved = {*at, *(index + 1 for index in at), *(i for i in range(end) if arguments[i].startswith("--plugin="))}
-    return [
-        *(argument for index, argument in enumerate(arguments) if index in moved),
-        *(argument for index, argument in enumerate(arguments) if index not in moved),
-    ]
+    apart = [argument for index, argument in enumerate(arguments) if index in moved]
+    return apart, [argument for index, argument in enumerate(arguments) if index not in moved]
 
 
 _INTERRUPTED = 130  # what typer returns for a KeyboardInterrupt

@@ -15,8 +15,9 @@ import click
 import typer
 
 from fedloom.core.console import console_of
-from fedloom.core.errors import ConfigError, RunFolderError, printable
+from fedloom.core.errors import ConfigError, RunFolderError, UnknownKeyError, nearest_name, printable, suggest_name
 from fedloom.core.files import expand_home, json_text, package_table
+from fedloom.core.synonyms import meant_by
 
 if TYPE_CHECKING:
     from fedloom.runs.config.run_config import RunConfig
@@ -33,6 +34,7 @@ FromRound = Annotated[
 TEXTS = package_table(Path(__file__).with_name("help.toml"))
 
 _HOME = re.compile(r"~[\w.-]*(/|$)")
+_OPTIONS = {"existing='fresh'": "--fresh", "existing='resume'": "--resume", "out=...": "--out"}
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
 
 
@@ -52,7 +54,9 @@ def described(command: Callable[..., None], section: str) -> Callable[..., None]
 
 
 def say(line: str) -> None:
-    """Print one line for a person, on stderr."""
+    """Print one line for a person, on stderr, with the options of a command for the arguments of Python."""
+    for argument, option in _OPTIONS.items():
+        line = line.replace(argument, option)
     print(printable(line), file=sys.stderr)
 
 
@@ -122,6 +126,37 @@ def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ())
         if key in options and key not in keys:
             usage = f"--{key}" if getattr(options[key], "is_flag", False) else f"--{key} {value}"
             raise ConfigError(f"{override}: {key} is an option of `{context.command_path}`; write {usage}")
+
+
+def usage_problem(error: click.UsageError) -> str:
+    """Return what is wrong with a command line, with the word that means the same here instead of click's guess."""
+    text = error.format_message().rstrip(".")
+    unknown = re.match(r"No such (command|option):? '?([\w-]+)", text)
+    if error.ctx is None or unknown is None:
+        is_data = text.startswith("Got unexpected extra") and error.ctx is not None and error.ctx.info_name == "init"
+        return f"{text}; your data are --from FILE" if is_data else text
+    (kind, typed), command = unknown.groups(), error.ctx.command
+    word = typed.lstrip("-").replace("-", "_")
+    if kind == "command":
+        names = command.list_commands(error.ctx) if isinstance(command, click.Group) else []
+        hint = meant_by("command", word)
+        if not hint or ("'" in hint and not any(f"'{name}'" in hint for name in names)):
+            hint = suggest_name(typed, names)
+        return f"no such command {typed}: {hint}"
+    from fedloom.runs.config.keys import sections_by_key, with_hint_across_sections
+    from fedloom.runs.config.run_config import RunConfig
+
+    near = nearest_name(typed, [name for parameter in command.params for name in parameter.opts if len(name) > 2])
+    hint = "" if word in RunConfig.model_fields else meant_by("key", word)
+    if near and (not hint or hint.endswith("?")):
+        hint = f"did you mean '{near}'?"
+    elif not hint or hint.endswith("?"):
+        takes_keys = any(parameter.name == "overrides" for parameter in command.params)
+        sections = sections_by_key(RunConfig, "fedavg") if takes_keys else {}
+        known_key = with_hint_across_sections(UnknownKeyError("", word, RunConfig.model_fields), sections, "fedavg")
+        hint = f"did you mean '{word}'?" if word in RunConfig.model_fields else str(known_key).partition(": ")[2]
+        hint = re.sub(r"'([\w.]+)'", r"'\1=VALUE'", hint) if takes_keys and not hint.startswith("known") else ""
+    return f"no such option {typed}{hint and f': {hint}'}"
 
 
 def note_unused_options(overrides: Sequence[str] | None, methods: Collection[str]) -> None:

@@ -158,8 +158,18 @@ def check_choice(key: str, value: object, choices: Sequence[str]) -> None:
     """Raise `ConfigError` if the value of `key` is none of the choices."""
     if value not in choices:
         nearest = nearest_name(str(value), choices)
-        hint = f"did you mean '{nearest}'? " if nearest else ""
+        hint = f"did you mean '{nearest}'?" if nearest else meant_by("value", str(value), key)
+        hint = f"{hint} " if hint else ""
         raise ConfigError(f"{key} = {short_repr(value)}: {hint}need one of {', '.join(choices)}")
+
+
+def attribute_error(owner: str, name: str, names: Iterable[str]) -> AttributeError:
+    """Return the error for a name that `owner`, a module or a class, lacks; programs look for names with _ as well."""
+    public = [] if name.startswith("_") else [known for known in names if not known.startswith("_")]
+    near = nearest_name(name, public)
+    hint = meant_by(owner, name) if public else ""
+    hint = hint or (f"did you mean '{near}'?" if near else "")
+    return AttributeError(f"{owner} has no attribute '{name}'{hint and f': {hint}'}")
 
 
 def nearest_name(name: str, choices: Sequence[str]) -> str:

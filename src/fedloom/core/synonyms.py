@@ -1,5 +1,6 @@
 """Words of other libraries for names of fedloom. A hint looks in `synonyms.yaml` before it compares spellings."""
 
+import difflib
 import re
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,9 @@ def meant_by(kind: str, name: str, section: str = "") -> str:
     """Return "did you mean 'x'?", or a sentence, for another library's word; nothing if no name here means the same.
     kind: "key" of a config, in a dotted `section`, or the noun of a registry ("method", "metric", ...)."""
     by_word = _names_by_word().get(kind, {})
-    meant = by_word.get(plain_word(f"{section}.{name}")) or by_word.get(plain_word(name), "")
+    words = (plain_word(f"{section}.{name}"), plain_word(name))
+    misspelt = difflib.get_close_matches(words[1], by_word, n=1, cutoff=0.9)
+    meant = next((by_word[word] for word in (*words, *misspelt) if word in by_word), "")
     names = [name.removeprefix(f"{section}.") for name in meant.split()]
     if len(names) > 3:  # a sentence
         return meant

@@ -190,7 +190,7 @@ class Comparison(Tabular):
                     rows.append({**named, "seed": run.numbers["seed"], "client": client, "accuracy": accuracy})
         return frame(rows)
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_frame(self) -> pandas.DataFrame:
         """Return one row for each run and protocol: label, method, preset, seed, the settings in which runs differ, and
         results.
 

@@ -206,7 +206,7 @@ def frame(records: Sequence[Record]) -> "pandas.DataFrame":
     try:
         dataframe: pandas.DataFrame = importlib.import_module("pandas").DataFrame(records)
     except ImportError:
-        raise ConfigError("to_pandas: the package pandas is not installed; install pandas") from None
+        raise ConfigError("the package pandas is not installed; install pandas") from None
     return dataframe
 
 

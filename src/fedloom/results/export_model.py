@@ -167,7 +167,7 @@ def _refuse_edited(card: Path) -> None:
     if written is None:
         return
     if written != _marked(written.rpartition(_MARK)[0]):
-        raise ConfigError(f"{card}: this card was edited; move it, or choose another name with --out")
+        raise ConfigError(f"{card}: this card was edited; move it, or choose another name with out=...")
 
 
 def _marked(text: str) -> str:

@@ -6,9 +6,9 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, overload
 
-from fedloom.core.errors import ConfigError, printable
+from fedloom.core.errors import ConfigError, attribute_error, printable
 from fedloom.core.text import counted, percent
 from fedloom.results.data_table import Cell, DataTable, Record, frame
 from fedloom.results.group import ResultRow
@@ -118,6 +118,11 @@ class Tabular:
     def _repr_html_(self) -> str:
         return self.table("html")
 
+    if not TYPE_CHECKING:  # a type checker shall refuse unknown names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise attribute_error(type(self).__name__, name, dir(type(self)))
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(RunData, Tabular):
@@ -128,13 +133,14 @@ class Result(RunData, Tabular):
         """Return the result of a finished run whose data are `run`."""
         return run if isinstance(run, cls) else cls(*(getattr(run, part.name) for part in fields(RunData)))
 
+    @property
+    def accuracy(self) -> float:
+        """The test accuracy of the run, from 0 to 1, in its main protocol and at its selected round."""
+        return float(self.numbers["accuracy"])
+
     def summary(self) -> Summary:
         """Return a table when printed: setting, results, and the method's own figures such as epsilon."""
         return run_summary(self)
-
-    def summary_rows(self) -> list[dict[str, Any]]:
-        """Return the plain values of `summary()`, one dict a row; accuracies are shares in [0, 1]."""
-        return summary_rows(self)
 
     def model(self, client: int | None = None, at: At = "last") -> nn.Module:
         """Return the trained model as a plain module in evaluation mode: x [B, ...] normalised -> class scores [B, C].
@@ -195,6 +201,8 @@ class Result(RunData, Tabular):
         again = {"protocols", "newcomers", "by", "interval"} & options.keys() or not isinstance(
             data, Path | str | tuple
         )
+        if client is not None and not isinstance(client, int):
+            raise ConfigError("client is no number; pass new data as a single value, as result.evaluate((x, y))")
         if again and client is not None:
             raise ConfigError(f"client = {client}: protocols test all clients; leave it out, or give new data alone")
         if again:
@@ -219,7 +227,7 @@ class Result(RunData, Tabular):
     def _runs(self) -> list[Result]:
         return [self]
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_frame(self) -> pandas.DataFrame:
         """Return all measures, one a row: round, client, split, protocol, name, value.
 
         Raises `ConfigError` if pandas is not installed."""

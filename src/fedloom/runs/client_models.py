@@ -65,7 +65,7 @@ def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
         before, after = (state_archive.read_record(path / f"{name}.safetensors", meta[name]) for name in _SERVER_STATES)
         uploads, states = (state_archive.read_states(path / name, meta[name]) for name in _BY_CLIENT)
     except state_archive.DAMAGE as error:
-        raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
+        raise CheckpointError(f"{path}: damaged ({error}); run again with existing='fresh'") from None
     return KeptRound(round_, before, after, uploads, states)
 
 
@@ -80,7 +80,7 @@ class ClientModelKeeper:
             problem = "stores what single clients send, so it is for simulations; leave it out here"
             raise ConfigError(f"checkpoint.keep_clients: {problem}")
         if folder is None:
-            remedy = "give the run one (--out, out=...)"
+            remedy = "give the run one (out=...)"
             raise ConfigError(f"checkpoint.keep_clients: models are kept in a run folder; {remedy}")
         self._federation, self._folder, self._note = federation, folder, note
         self._fingerprint, self._rounds = config.fingerprint(), frozenset(config.checkpoint.keep_clients)
@@ -108,7 +108,7 @@ class ClientModelKeeper:
         missing = sorted(self._rounds.intersection(range(1, last + 1)).difference(kept))
         if missing:
             rounds = f"round {missing[0]}, which is" if len(missing) == 1 else f"rounds {listed(missing)}, which are"
-            remedy = "run again with --fresh"
+            remedy = "run again with existing='fresh'"
             self._note(f"checkpoint.keep_clients: nothing is kept of {rounds} over and ran without it; {remedy}")
 
     def observe(self, observed: ObservedRound) -> None:

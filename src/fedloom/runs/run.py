@@ -105,11 +105,11 @@ def _finished(
 ) -> R | None:
     """Return the finished run in a folder. Raises `RunFolderError` for another run than the one to be continued."""
     if differences := difference(stored, config.resolved()):
-        remedy = "choose another folder with --out, or delete this one and run again"
+        remedy = "choose another folder with out=..., or delete this one and run again"
         raise RunFolderError(f"{folder.path} holds a run of another config ({differences}); {remedy}")
     finished = result_type.read(folder.path)
     if finished is None and existing == "refuse":
-        detail = "continue with --resume, or start again with --fresh"
+        detail = "continue with existing='resume', or start again with existing='fresh'"
         raise RunFolderError(f"{folder.path} holds an unfinished run of this config; {detail}")
     return finished
 
@@ -117,9 +117,11 @@ def _finished(
 def _note_on_finished(config: RunConfig, folder: RunFolder, callbacks: Sequence[Callback]) -> None:
     """Say what a finished run, which is returned as it is, may lack or have had in another definition."""
     names, why = list(own_sources(config.evaluation.metrics)), "this run has finished, and is returned as it is"
-    by_name = f"a config knows {listed(names)} by name alone, so if you have changed the code, train again with --fresh"
+    by_name = f"a config knows {listed(names)} by name alone, so if its code has changed, say existing='fresh'"
     lacks = config.checkpoint.predictions and not (folder.path / PREDICTIONS).exists()
-    for text in [by_name] * bool(names) + [f"it has no {PREDICTIONS}; train again with --fresh to have them"] * lacks:
+    for text in [by_name] * bool(names) + [
+        f"it has no {PREDICTIONS}; train again with existing='fresh' to have them"
+    ] * lacks:
         for callback in callbacks:
             callback.on_note(config, f"{why}: {text}")
 

@@ -75,6 +75,6 @@ def check_place(path: Path, mark: bytes = _MARK) -> None:
         refuse_unwritable(path)
         written = read_file(path) if path.exists() else mark
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another place with --out") from None
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another place with out=...") from None
     if mark not in written:
         raise ConfigError(f"{path}: this file is not a report of fedloom; choose another name")

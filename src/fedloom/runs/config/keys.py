@@ -35,7 +35,12 @@ _SECTION = "a section holds keys with values, as {key: value} or key.name=value"
 _UNION_MEMBER = re.compile(
     r"str|int|float|bool|ModelConfig|constrained-\w+|literal\[.*|(list|dict|tuple)\[.*|function-.*"
 )
-_MESSAGES = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _SECTION, "tuple_type": "need a list"}
+_MESSAGES = {
+    "model_type": _SECTION,
+    "dataclass_type": _SECTION,
+    "dict_type": _SECTION,
+    "tuple_type": "need a list, as [a, b]",
+}
 
 
 def explain_validation_error(
@@ -58,6 +63,10 @@ def explain_validation_error(
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing: {model.__name__} needs it")
     message = _MESSAGES.get(first["type"], f"{first['msg'][0].lower()}{first['msg'][1:]}")
+    if first["type"] == "literal_error" and (hint := meant_by("value", str(first["input"]), key)):
+        message = f"{hint} {message}" if hint.endswith("?") else hint
+    elif first["type"] in ("int_type", "float_type", "string_type") and isinstance(first["input"], list | tuple):
+        message = "need a single value; fl.compare and `fedloom compare` take lists of them"
     if first["type"] in ("too_short", "too_long"):  # pydantic names a Python type, and counts after a validation
         bound, limit = ("at least", "min_length") if first["type"] == "too_short" else ("at most", "max_length")
         count = first.get("ctx", {}).get(limit, 1)

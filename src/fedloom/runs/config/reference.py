@@ -223,4 +223,8 @@ def _paths() -> dict[str, Path]:
 
 def _hint(name: str, ready: Mapping[str, object]) -> str:
     hint = suggest_name(name, ready)
+    if name.partition("+")[0] in METHODS:
+        return f"a method goes with a config, as in `fedloom run demo method={name}`"
+    if name in SOURCES:
+        return f"a data set gets a config by `fedloom init --from {name}`"
     return "`fedloom scenarios` lists the ready ones" if hint.startswith("known") else hint

@@ -267,6 +267,8 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
         key, equals, text = assignment.partition("=")
         if not equals or not key:
             remedy = "write key=value, e.g. rounds=10 or scenario.alpha=0.5"
+            if assignment.partition("+")[0] in METHODS:
+                remedy = f"a method is method={assignment}, and for `fedloom compare` --methods {assignment}"
             raise ConfigError(f"{short_repr(assignment)} is no override; {remedy}")
         if not text.strip():  # an empty variable of a shell, as a rule
             raise ConfigError(f"{short_repr(assignment)}: the value is empty; write {key}=null to take the key out")

@@ -173,7 +173,7 @@ def check_place(path: Path) -> None:
     format_of(path)
     for file in (path, metadata_path(path)):
         if file.exists() and not is_exported(path):
-            raise ConfigError(f"{file} is there, and no export of fedloom's; choose another name with --out")
+            raise ConfigError(f"{file} is there, and no export of fedloom's; choose another name with out=...")
         try:
             refuse_unwritable(file)
         except OSError as error:

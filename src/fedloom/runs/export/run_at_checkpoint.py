@@ -62,7 +62,9 @@ class RunAtCheckpoint:
             self.classes = tuple(described["classes"])
             self.clients, self.labels = int(described["clients"]), "multi" if "labels" in described else "single"
         except (KeyError, TypeError, ValueError):
-            raise RunFolderError("scenario.json: damaged, or of an earlier version; run again with --fresh") from None
+            raise RunFolderError(
+                "scenario.json: damaged, or of an earlier version; run again with existing='fresh'"
+            ) from None
         self._data = described.get(KEY)
         self.counts: list[list[int]] = described.get("class_counts", [])
         for model in self.config.models() if self.config.share == "trainable" else ():

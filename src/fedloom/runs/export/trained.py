@@ -214,7 +214,9 @@ def _round(rows: Sequence[Row], at: At, config: RunConfig, numbers: Mapping[str,
     if at not in get_args(RoundSelection):
         raise ConfigError(f"at = {short_repr(at)}: need last, best_val or the number of a round")
     if not rows:
-        raise RunFolderError("metrics.jsonl: missing or empty, and the run is finished; run again with --fresh")
+        raise RunFolderError(
+            "metrics.jsonl: missing or empty, and the run is finished; run again with existing='fresh'"
+        )
     if at == "last":
         return rows[-1]["round"]
     criterion, name = None, config.evaluation.select_by

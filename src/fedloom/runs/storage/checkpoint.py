@@ -125,7 +125,7 @@ def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None
     try:
         return _load(path, fingerprint)
     except state_archive.DAMAGE as error:
-        raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
+        raise CheckpointError(f"{path}: damaged ({error}); run again with existing='fresh'") from None
 
 
 def _load(path: Path, fingerprint: str) -> Checkpoint:

@@ -63,7 +63,7 @@ def refuse_changed(run: Path, earlier: Any, record: Any) -> None:
     if name := _changed_data(earlier, record):
         raise OtherDataError(
             f"{name}: not the data that the run in {run} was dealt (a digest of them is kept there); put the file "
-            "back, or train in another folder (--out)"
+            "back, or train in another folder (out=...)"
         )
 
 
@@ -157,12 +157,12 @@ def on_kept_device(config: "RunConfig", folder: RunFolder) -> "RunConfig":
     if asked != "auto":
         raise RunFolderError(
             f"{folder.path}: its run began on {kept}, and a resumed run stays on its kind of device; continue with "
-            f"engine.device={kept}, or start again with --fresh"
+            f"engine.device={kept}, or start again with existing='fresh'"
         )
     import torch
 
     if kept == "cuda" and not torch.cuda.is_available():
-        detail = "continue where there is one, or start again with --fresh"
+        detail = "continue where there is one, or start again with existing='fresh'"
         raise RunFolderError(f"{folder.path}: its run began on {name}, and torch finds no GPU here; {detail}")
     return config.model_copy(update={"engine": config.engine.model_copy(update={"device": kept})})
 

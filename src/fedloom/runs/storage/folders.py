@@ -42,15 +42,17 @@ def check(path: Path, kind: Kind) -> None:
     """Raises `RunFolderError` for a file, and for a folder that is neither absent, empty nor marked as of this kind."""
     for parent in (path, *path.parents):
         if parent.is_file():
-            raise RunFolderError(f"{parent} is a file, not a folder; choose another place with --out")
+            raise RunFolderError(f"{parent} is a file, not a folder; choose another place with out=...")
     if not path.is_dir() or not _names(path):
         return
     marked_kind = _kind(path)
     if marked_kind is None:
-        remedy = "choose another folder, or an empty one, with --out"
+        remedy = "choose another folder, or an empty one, with out=..."
         raise RunFolderError(f"{path} holds files that fedloom did not write; {remedy}")
     if marked_kind != kind:
-        raise RunFolderError(f"{path} is the folder of a {marked_kind}, not of a {kind}; choose another one with --out")
+        raise RunFolderError(
+            f"{path} is the folder of a {marked_kind}, not of a {kind}; choose another one with out=..."
+        )
 
 
 def refuse_links(paths: Iterable[Path]) -> None:
@@ -58,7 +60,7 @@ def refuse_links(paths: Iterable[Path]) -> None:
     # a shared folder may contain links, and writing or deleting through one would reach files outside the folder
     for path in paths:
         if path.is_symlink():
-            remedy = "move its target here, or choose another folder with --out"
+            remedy = "move its target here, or choose another folder with out=..."
             raise RunFolderError(f"{path}: a link, through which fedloom neither writes nor deletes; {remedy}")
 
 
@@ -180,7 +182,7 @@ def explain_shortage(path: Path, resumes: bool = False) -> Iterator[None]:
             problem = "out of memory; the last checkpoint is intact: take fewer engine.workers or a smaller batch_size"
         else:
             raise
-        again = "repeat the command" if resumes else "continue with --resume"
+        again = "repeat the command" if resumes else "continue with existing='resume'"
         raise RunFolderError(f"{path}: {problem} and {again}") from error
 
 

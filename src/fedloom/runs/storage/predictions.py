@@ -23,7 +23,7 @@ def no_predictions(config: "RunConfig", in_memory: bool, over_nodes: bool) -> st
         return "few-shot draws episodes of samples; take another protocol"
     if config.scenario.labels == "multi":
         return "a row holds one label, and samples of these data have several; leave it out"
-    return "they are written to a run folder; give the run one (--out, out=...)" if in_memory else None
+    return "they are written to a run folder; give the run one (out=...)" if in_memory else None
 
 
 def write_predictions(folder: Path, scenario: Scenario, salt: str, tests: Iterable[tuple[int, SampleScores]]) -> None:

@@ -213,6 +213,9 @@ class RunData:
             names = {measure for part, measure in recorded if part == split}
             if splits := sorted({part for part, measure in recorded if measure == name or not names}):
                 raise ConfigError(f"split = {split!r}: {name} is not recorded there; take {' or '.join(splits)}")
+            part, _, measure = name.partition("_")
+            if (part, measure) in recorded:
+                raise ConfigError(f"name = {name!r}: the split is an argument; write ({measure!r}, split={part!r})")
             raise ConfigError(f"name = {name!r}: the run did not record it; {suggest_name(name, names, 'metric')}")
         return rounds, values
 

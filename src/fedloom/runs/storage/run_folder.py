@@ -65,7 +65,7 @@ class RunFolder:
             self._lock.acquire()
             folders.claim(self.path, "run")
         except Timeout:
-            remedy = "wait for it, or choose another folder with --out"
+            remedy = "wait for it, or choose another folder with out=..."
             raise RunFolderError(f"{self.path} is in use by another process; {remedy}") from None
         except (OSError, RunFolderError) as error:
             self._lock.release()
@@ -89,7 +89,7 @@ class RunFolder:
             for name in _FILES:
                 files.refuse_unwritable(self.path / name)
         except OSError as error:
-            problem = f"in the way of a file of the run ({error.strerror}); choose another folder with --out"
+            problem = f"in the way of a file of the run ({error.strerror}); choose another folder with out=..."
             raise RunFolderError(f"{error.filename}: {problem}") from None
 
     def read_json(self, name: str) -> dict[str, Any] | None:

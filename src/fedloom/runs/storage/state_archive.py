@@ -46,7 +46,7 @@ def read_meta(folder: Path, format_: int, fingerprint: str) -> dict[str, Any]:
     if meta["fingerprint"] != fingerprint:
         raise CheckpointError(
             f"{folder}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
-            "folder with --out, or delete the run folder and run again"
+            "folder with out=..., or delete the run folder and run again"
         )
     # The left side is evaluated first, so the digest is of the content without its checksum.
     if meta.pop("meta") != json_digest(meta):

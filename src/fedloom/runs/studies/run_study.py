@@ -5,9 +5,9 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from fedloom.core.errors import ConfigError, RunFolderError, check_choice
+from fedloom.core.errors import ConfigError, RunFolderError, check_choice, short_repr
 from fedloom.data import Scenario
 from fedloom.engine.ray import connected
 from fedloom.evaluation.protocols import no_model_error, offered_protocols
@@ -69,6 +69,12 @@ def run_study(
         else:
             run_jobs(runner, workers, "workers", listener)
     return outcome(study, study_folder, cells)
+
+
+def check_jobs(jobs: Any) -> None:
+    """Raise `ConfigError` unless this is a number of processes."""
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise ConfigError(f"jobs = {short_repr(jobs)}: need the number of processes, 1 or more")
 
 
 def refuse_other_versions(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> None:

@@ -49,10 +49,10 @@ class StudyFolder:
         existing = read(self.path)
         if existing is not None and not (existing.holds(study) or study.holds(existing)):
             how = difference(relevant(existing.values), relevant(study.values)) or "made by another version of fedloom"
-            raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
+            raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with out=...")
         for key, planned in _fixed(existing or study).items():
             if (value := _fixed(study)[key]) != planned:
-                why = f"{self.path} was planned with {planned}, before it ran; choose another --out"
+                why = f"{self.path} was planned with {planned}, before it ran; choose another out=..."
                 raise RunFolderError(f"{key} = {value}: {why}")
 
     def claim(self, study: StudyPlan) -> None:
