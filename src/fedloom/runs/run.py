@@ -119,8 +119,7 @@ def _note_on_finished(config: RunConfig, folder: RunFolder, callbacks: Sequence[
     names, why = list(own_sources(config.evaluation.metrics)), "this run has finished, and is returned as it is"
     by_name = f"a config knows {listed(names)} by name alone, so if its code has changed, say existing='fresh'"
     lacks = config.checkpoint.predictions and not (folder.path / PREDICTIONS).exists()
-    without = f"it has no {PREDICTIONS}; train again with existing='fresh' to have them"
-    for text in [by_name] * bool(names) + [without] * lacks:
+    for text in [by_name] * bool(names) + [f"it has no {PREDICTIONS}; existing='fresh' makes them"] * lacks:
         for callback in callbacks:
             callback.on_note(config, f"{why}: {text}")
 
