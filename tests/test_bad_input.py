@@ -66,7 +66,7 @@ def case(name: str, words: str | tuple[str, ...], says: str, **files: Maker) -> 
 
 CASES = [
     # words
-    case("command", "rnu c.yaml", "Did you mean 'run'"),
+    case("command", "rnu c.yaml", "did you mean 'run'"),
     case("option", "run c.yaml --resum", "--resume"),
     case("missing-argument", "run", "Missing argument 'CONFIG'"),
     case("missing-value", "run c.yaml --out", "--out"),

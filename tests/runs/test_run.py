@@ -130,7 +130,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_needs_a_word(tmp_path: Path) -> None:
     interrupted(small(), tmp_path, 2)
-    with pytest.raises(RunFolderError, match="--resume"):
+    with pytest.raises(RunFolderError, match="existing='resume'"):
         run(small(), out=tmp_path)
 
 

@@ -176,8 +176,8 @@ def test_every_name_in_the_table_exists() -> None:
         registry = next((registry for registry in REGISTRIES if registry.noun == kind), None)
         for names in groups:
             for name in names.split() if names.count(" ") < 3 else ():
-                names_here: Any = places.get(kind, known | {*OF_STUDIES}) if registry is None else registry
-                assert name.partition("=")[0] in names_here, name
+                names_here = places.get(kind, known | {*OF_STUDIES})
+                assert name.partition("=")[0] in names_here if registry is None else name in registry, name
 
 
 def test_words_are_names_of_nothing_here() -> None:

@@ -64,7 +64,7 @@ def test_a_place_that_can_be_no_folder_is_one_line(tmp_path: Path, kind: str, pl
     (tmp_path / "file").write_text("mine")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     out = {"file": tmp_path / "file", "loop": tmp_path / "loop", "under a file": tmp_path / "file" / "a"}[place]
-    says = "cannot be used" if place == "loop" else "/file is a file, not a folder; choose another place with --out$"
+    says = "cannot be used" if place == "loop" else "/file is a file, not a folder; choose another place with out=...$"
     with pytest.raises(FedloomError, match=says) as caught:
         started(kind, out)
     assert "\n" not in str(caught.value)

@@ -17,7 +17,7 @@ from fedloom.runs.storage.folders import explain_shortage
         (OSError(errno.EDQUOT, "x"), "quota"),
         (OSError(errno.EFBIG, "x"), "ulimit -f"),
         (OSError(errno.ENOMEM, "x"), "out of memory"),
-        (MemoryError(), "runs/a: out of memory; .* smaller batch_size and continue with --resume"),
+        (MemoryError(), "runs/a: out of memory; .* smaller batch_size and continue with existing='resume'"),
         (ClientError(3, 1, "phase 0", MemoryError()), "out of memory"),
         (ClientError(3, 1, "phase 0", OSError(errno.ENOSPC, "x")), "no space left"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "out of memory"),
