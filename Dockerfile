@@ -18,6 +18,7 @@ RUN apt-get update \
 RUN python3 -m venv /opt/fedloom && if [ -n "${TORCH}" ]; then /opt/fedloom/bin/pip install --no-cache-dir ${TORCH}; fi
 COPY pyproject.toml hatch_build.py README.md LICENSE /source/
 COPY configs /source/configs
+COPY docs /source/docs
 COPY src /source/src
 RUN /opt/fedloom/bin/pip install --no-cache-dir "/source[${EXTRAS}]" \
     && useradd --create-home fedloom \

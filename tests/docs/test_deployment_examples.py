@@ -73,11 +73,13 @@ def test_the_compose_file_gives_each_service_its_own_keys_alone() -> None:
         assert len(private) == 1
         assert all(volume.endswith(":ro") for volume in service["volumes"] if volume.startswith("./")), name
     build = found["superlink"]["build"]
-    root, steps = FOLDER / re.sub(r"\$\{FEDLOOM_SOURCE:-(.*)\}", r"\1", build["context"]), build["dockerfile_inline"]
-    copied = [name for names in re.findall(r"COPY (.*) \S+$", steps, re.MULTILINE) for name in names.split()]
-    assert {"pyproject.toml", "src", "configs", "docs"} <= {*copied}
+    root = FOLDER / re.sub(r"\$\{FEDLOOM_SOURCE:-(.*)\}", r"\1", build["context"])
+    steps = (root / "Dockerfile").read_text()
+    copied = [name for names in re.findall(r"^COPY (.*) \S+$", steps, re.MULTILINE) for name in names.split()]
+    assert {"pyproject.toml", "hatch_build.py", "src", "configs", "docs"} <= {*copied}
     assert all((root / name).exists() for name in copied)
-    assert re.findall(r"'(.*)'", steps) == ["/source[flower]"]  # what pip installs: no name on an index
+    assert {f"!{name}" for name in copied} <= {*(root / ".dockerignore").read_text().splitlines()}
+    assert re.findall(r'"(/source.*)"', steps) == ["/source[${EXTRAS}]"]  # what pip installs: no name on an index
     named = {volume.split(":")[0] for service in found.values() for volume in service["volumes"]}
     assert {name for name in named if not name.startswith("./")} == set(
         yaml.safe_load((FOLDER / "compose.yaml").read_text())["volumes"]

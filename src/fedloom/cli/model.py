@@ -24,10 +24,13 @@ def export(
     client: int | None = None,
     selection: str = "last",
     model: str | None = None,
+    hub: str | None = None,
+    public: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Export a run's trained model as weights or as a graph, with its metadata and a model card."""
     from fedloom.results.export_model import export_model
+    from fedloom.results.hub import check_hub, upload
     from fedloom.runs.export.modules import SUFFIXES, check_place
     from fedloom.runs.storage.run_data import RunData
 
@@ -39,15 +42,22 @@ def export(
         raise ConfigError(f"{path}: --format {file_format} writes {suffix}; use a name such as {path.stem}{suffix}")
     # Before the model is read, which may take long.
     check_place(path)
+    if public and hub is None:
+        raise ConfigError("--public: it is about a repository on the hub; name one with --hub OWNER/NAME")
+    if hub is not None:
+        check_hub(hub)
     trained = _trained(run, client, selection, model)
     exported = export_model(trained, path, RunData.read(run) if run.is_dir() else None)
+    page = {} if hub is None else {"page": upload(exported, hub, public)}
     if as_json:
         graph = exported.described.graph
-        files = {"weights": str(exported.model), "metadata": str(exported.metadata), "card": str(exported.card)}
+        files = {"weights": str(exported.model), "metadata": str(exported.metadata), "card": str(exported.card), **page}
         content = {**files, "format": exported.described.format, **_about(trained)}
         print_json(content if graph is None else {**content, "difference": graph.difference})
     else:
         print_lines(f"{exported.model}, {exported.metadata.name}, {exported.card.name}: {trained.title}")
+        for address in page.values():
+            print_lines(f"uploaded to {address}")
 
 
 def predict(
