@@ -29,7 +29,9 @@ def test_links_of_a_released_readme_lead_to_files_of_the_repository() -> None:
     for target in targets:
         assert target.startswith((f"{home}/", f"{raw}/"))
         assert (ROOT / target.removeprefix(f"{home}/").removeprefix(f"{raw}/").partition("#")[0]).exists()
-    assert f"![Ten clients by ten digit classes: bubbles show who holds how many samples of what]({raw}/" in readme(home)
+    assert f"![Ten clients by ten digit classes: bubbles show who holds how many samples of what]({raw}/" in readme(
+        home
+    )
 
 
 def test_without_an_address_a_readme_has_no_relative_link() -> None:
