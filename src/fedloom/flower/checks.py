@@ -136,12 +136,12 @@ def upload_norms(
             yield from _tree_norms(name, value, payload.get(name) if is_whole else None, roles)
         elif isinstance(value, ClassTable):
             sent = payload.get(name)
-            is_comparable = isinstance(sent, ClassTable) and sent.values.shape == value.values.shape
+            table = sent if isinstance(sent, ClassTable) and sent.values.shape == value.values.shape else None
             for label in value.held.nonzero().tolist():
                 row, row_label = value.values[tuple(label)], f"row {label[-1]} of {name}"
                 yield UploadNorm(f"{name}/rows", row_label, _norm(row))
-                if is_comparable and sent.held[tuple(label)]:
-                    received = sent.values[tuple(label)]
+                if table is not None and table.held[tuple(label)]:
+                    received = table.values[tuple(label)]
                     change = math.hypot(_norm(row.double() - received.double()), _LEAST_CHANGE * _norm(received))
                     yield UploadNorm(f"{name}/rows/change", f"the change of {row_label}", change)
         elif isinstance(value, Tensor):

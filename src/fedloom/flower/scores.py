@@ -134,14 +134,16 @@ def directions(upload: Record, payload: Record, sends: Mapping[str, Sent]) -> Di
     of all else as it is."""
     folded: dict[str, Tensor] = {}
     for name, value in upload.items():
-        before = payload.get(name) if name in sends and sends[name].form == "whole" else None
+        received: object = payload.get(name) if name in sends and sends[name].form == "whole" else None
+        tensors: Tree = value if isinstance(value, dict) else {"": value}
         if isinstance(value, ClassTable):
-            sent = before if isinstance(before, ClassTable) and before.values.shape == value.values.shape else None
-            rows = value if sent is None else value.keep_classes(sent.held)
-            value, before = rows.values, None if sent is None else {"": sent.keep_classes(value.held).values}
-        tensors = value if isinstance(value, dict) else {"": value}
+            table = (
+                received if isinstance(received, ClassTable) and received.values.shape == value.values.shape else None
+            )
+            tensors = {"": (value if table is None else value.keep_classes(table.held)).values}
+            received = None if table is None else {"": table.keep_classes(value.held).values}
         folded[name] = torch.zeros(_FOLDS, dtype=torch.float64)
-        for _, _, change in changes(tensors, before):
+        for _, _, change in changes(tensors, received):
             folded[name] += _folded(change.flatten())
     return {name: vector / norm for name, vector in folded.items() if 0 < (norm := float(vector.norm())) < math.inf}
 
