@@ -9,6 +9,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -135,7 +136,7 @@ def directions(upload: Record, payload: Record, sends: Mapping[str, Sent]) -> Di
     folded: dict[str, Tensor] = {}
     for name, value in upload.items():
         received: object = payload.get(name) if name in sends and sends[name].form == "whole" else None
-        tensors: Tree = value if isinstance(value, dict) else {"": value}
+        tensors: Mapping[str, Any] = value if isinstance(value, dict) else {"": value}
         if isinstance(value, ClassTable):
             table = (
                 received if isinstance(received, ClassTable) and received.values.shape == value.values.shape else None
