@@ -1,6 +1,6 @@
 """Accuracy under lies that pass the bounds of a federation, and in rounds too small for a median, with three seeds.
 
-    python -m benchmarks lies --out lies             # into results/lies.csv.gz
+    python -m benchmarks lies --out lies             # into results/lies.csv.gz; skips the runs that it has
     python -m benchmarks lies --methods fedavg --settings "ten nodes" --attacks "label flip"
 
 The nodes run in this process and speak as real ones do. Those that lie train honestly (on wrong labels for
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.bounds import METHODS
-from benchmarks.data import RESULTS, Row, write_rows
+from benchmarks.data import RESULTS, Row, read_rows, write_rows
 from benchmarks.hostile import config_of
 from fedloom.core.errors import FedloomError
 from fedloom.core.records import Record, from_bytes, to_bytes
@@ -90,7 +90,8 @@ class Liars(InProcessTransport):
             if message_id in self._waiting:
                 node, message = self._waiting[message_id]
                 request = read(message, Request)
-                self._round = max(self._round, request.round or 0)
+                if (request.round or 0) > self._round:
+                    self._round, self._answers = request.round or 0, {}
                 if node not in self._liars or request.do == "join":
                     return super().receive([message_id])
                 return [(message_id, self._lie(message_id, request))]
@@ -103,11 +104,10 @@ class Liars(InProcessTransport):
             assert isinstance(answer, Message)
             return _all_right(answer) if self._attack == "false tests" and request.do == "test" else answer
         # Colluders see each other's honest uploads, so all of them train before the first one answers.
-        shared = [(at, of, sent) for at, (of, sent) in self._waiting.items() if of in self._liars]
-        for at, of, sent in shared:
-            if at not in self._answers and read(sent, Request).do == "train":
+        for at, (of, sent) in self._waiting.items():
+            if of in self._liars and at not in self._answers and read(sent, Request).do == "train":
                 self._answers[at] = self._nodes[of].answer(sent)
-        honest = {at: from_bytes(self._answers[at].body) for at, _, _ in shared if at in self._answers}
+        honest = {at: from_bytes(answer.body) for at, answer in self._answers.items()}
         answer, payload = self._answers[message_id], from_bytes(message.body)
         if isinstance(self._attack, UploadAttack):
             changes = [name for name, sent in self._sends.items() if sent.form == "change"]
@@ -281,7 +281,9 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--out", metavar="NAME", help="keep the rows in results/NAME.csv.gz")
     arguments = parser.parse_args(words)
     torch.set_num_threads(1)
-    rows: list[Row] = []
+    path = RESULTS / f"{arguments.out}.csv.gz"
+    rows = read_rows(path) if arguments.out and path.exists() else []
+    done = {_cell(row) for row in rows}
     cells = [
         (method, setting, attack, seed)
         for seed in arguments.seeds
@@ -291,10 +293,22 @@ def main(words: Sequence[str]) -> None:
         if attack is None or (setting in ATTACKS[attack][2] and _acts(method, attack))
     ]
     for cell in cells:
-        rows.append(measured(*cell))
-        print(*(f"{name} {value}" for name, value in rows[-1].items()), sep=", ", flush=True)
-        if arguments.out:
-            write_rows(RESULTS / f"{arguments.out}.csv.gz", rows)
+        if cell not in done:
+            rows.append(measured(*cell))
+            print(*(f"{name} {value}" for name, value in rows[-1].items()), sep=", ", flush=True)
+            if arguments.out:
+                write_rows(path, sorted(rows, key=lambda row: _order(_cell(row))))
+
+
+def _cell(row: Row) -> tuple[str, str, str | None, int]:
+    return row["method"], row["setting"], row["attack"], row["seed"]
+
+
+def _order(cell: tuple[str, str, str | None, int]) -> tuple[int, ...]:
+    """Return the place of a cell in the file, so that tables have the same order however the runs came."""
+    method, setting, attack, seed = cell
+    attacks = [None, *ATTACKS]
+    return [*SETTINGS, *HONEST].index(setting), ["fedavg", *METHODS].index(method), attacks.index(attack), seed
 
 
 def _acts(method: str, attack: str) -> bool:

@@ -134,6 +134,19 @@ def test_trees_are_measured_by_their_change_and_everything_else_as_it_is():
     assert norms(upload) == {"row 0 of prototypes": 5.0, "row 2 of prototypes": 2.0, "scale": 10.0, "loss": 0.5}
 
 
+def test_rows_of_tables_are_measured_by_their_change_too():
+    """Row 0 moves by (3, 4); row 1 does not move, which counts as half of its length; row 2 was not received."""
+    table = ClassTable(torch.tensor([[3.0, 10.0], [0.0, 9.0], [0.0, 2.0]]), torch.tensor([True, True, True]))
+    received = ClassTable(torch.tensor([[0.0, 6.0], [0.0, 9.0], [0.0, 0.0]]), torch.tensor([True, True, False]))
+    lengths = norms({"prototypes": table}, {"prototypes": received})
+    assert lengths["the change of row 0 of prototypes"] == pytest.approx(math.hypot(5.0, 3.0))
+    assert lengths["the change of row 1 of prototypes"] == pytest.approx(4.5)
+    assert "the change of row 2 of prototypes" not in lengths
+    assert {"row 0 of prototypes", "row 1 of prototypes", "row 2 of prototypes"} < lengths.keys()
+    wider = ClassTable(torch.zeros(2, 2), torch.tensor([True, True]))
+    assert len(norms({"prototypes": table}, {"prototypes": wider})) == 3  # of another shape: no change
+
+
 def refused(lengths, ratio=5.0, key="model", samples=None, references=None, rehearsed=None):
     """The clients, numbered in order, whose uploads of these lengths are refused, with the reasons."""
     lengths = lengths if isinstance(lengths, dict) else dict(enumerate(lengths))

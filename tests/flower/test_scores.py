@@ -85,6 +85,33 @@ def test_cosines_of_a_reversed_change():
     assert cosine_of(scores, 2) < -0.7
 
 
+def test_rows_point_where_they_moved():
+    """A small step of a long row is lost in the row's own direction; reversed, it is opposite to the honest one."""
+    held = torch.tensor([True, True, False])
+    received = ClassTable(torch.tensor([[100.0, 0.0], [0.0, 100.0], [0.0, 0.0]]), held)
+    step = torch.tensor([[1.0, 2.0], [-1.0, 1.0], [0.0, 0.0]])
+    there, back = (
+        directions({"prototypes": ClassTable(received.values + sign * step, held)}, {"prototypes": received}, SENDS)
+        for sign in (1, -1)
+    )
+    assert float(there["prototypes"] @ back["prototypes"]) == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize(("noise", "is_named"), [(0.0, True), (0.01, True), (0.3, False)])
+def test_colluders_that_send_the_same_are_named_and_similar_clients_are_not(noise, is_named):
+    """Honest changes share half of their length, so their cosines are about 0.5; those of the colluders are 1."""
+    generator = torch.Generator().manual_seed(1)
+    draw = lambda: torch.randn(100_000, generator=generator)  # noqa: E731
+    scores = ClientScores()
+    for _ in range(3):
+        common, shared = draw(), draw()
+        changes = {client: common + draw() for client in range(8)}
+        changes |= {client: common + shared + noise * draw() for client in (8, 9)}
+        scores.add_directions({k: directions({"step": {"w": of}}, {}, SENDS) for k, of in changes.items()}, refused=[])
+    assert outliers(scores) == ({8, 9} if is_named else set())
+    assert not is_named or "its uploads repeat another client's" in scores.sentence(8)
+
+
 def test_directions_are_those_of_the_whole_vectors():
     """Sums over 251 folds keep angles: of a vector of 100,000 numbers and half of itself plus half of another."""
     generator = torch.Generator().manual_seed(0)

@@ -1,8 +1,9 @@
 """Checks of the facts in replies, of the sizes of uploads, and of every new server state.
-An upload has L2 norms: of the change of each tree since the payload, by role; of rows of class tables; of tensors and
-numbers. The reference is the median over the clients of the round, and in small rounds over the last norms of clients
-that took part before; the first ones are judged by a rehearsal. It falls slowly: changes become tiny when training
-converges, and a client that still learns must not be refused for it. More samples mean more steps, and larger norms."""
+An upload has L2 norms: of the change of each tree since the payload, by role; of rows of class tables, and of their
+changes; of tensors and numbers. The reference is the median over the clients of the round, and in small rounds over the
+last norms of clients that took part before; the first ones are judged by a rehearsal. It falls slowly: changes become
+tiny when training converges, and a client that still learns must not be refused for it. More samples mean more steps,
+and larger norms."""
 
 import math
 import statistics
@@ -37,6 +38,7 @@ _ENOUGH = 9  # clients whose norms judge a small round
 _YOUNG = 6  # uploads before which the limit of small rounds is `_FIRST` times as large
 _FIRST = 2.0
 _MOST_KNOWN = 1000  # clients that are remembered
+_LEAST_CHANGE = 0.5  # of a row's length: what its change counts as at least, because many honest ones are tiny
 STRIDE = 50.0  # change of an entry, over the largest of any accepted round before
 _Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LastNorm = tuple[_Length, int]
@@ -133,8 +135,15 @@ def upload_norms(
             is_whole = name in sends and sends[name].form == "whole"
             yield from _tree_norms(name, value, payload.get(name) if is_whole else None, roles)
         elif isinstance(value, ClassTable):
+            sent = payload.get(name)
+            table = sent if isinstance(sent, ClassTable) and sent.values.shape == value.values.shape else None
             for label in value.held.nonzero().tolist():
-                yield UploadNorm(f"{name}/rows", f"row {label[-1]} of {name}", _norm(value.values[tuple(label)]))
+                row, row_label = value.values[tuple(label)], f"row {label[-1]} of {name}"
+                yield UploadNorm(f"{name}/rows", row_label, _norm(row))
+                if table is not None and table.held[tuple(label)]:
+                    received = table.values[tuple(label)]
+                    change = math.hypot(_norm(row.double() - received.double()), _LEAST_CHANGE * _norm(received))
+                    yield UploadNorm(f"{name}/rows/change", f"the change of {row_label}", change)
         elif isinstance(value, Tensor):
             if value.is_floating_point():
                 yield UploadNorm(name, name, _norm(value))

@@ -1,13 +1,15 @@
 """Scores of clients, which name who is unlike the others over many rounds. They refuse nothing, as honest ones differ.
 
 length: binary logarithm of the largest norm of an upload over its limit. cosine: of an upload's change with the mean
-direction of the others. test: share of the server's test samples that a client's own weights classify correctly. claim:
-accuracy that a client reports of its own tests."""
+direction of the others. twin: minus the logarithm of one minus its cosine with the most similar upload of another one.
+test: share of the server's test samples that a client's own weights classify correctly. claim: accuracy that a client
+reports of its own tests."""
 
 import math
 import statistics
 from collections import deque
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,10 +28,13 @@ Directions = Mapping[str, Tensor]  # unit vectors [_FOLDS], by entry of an uploa
 _FOLDS = 251  # numbers that keep the direction of a whole tree; prime, so that rows of weights do not align
 _TESTED = 256  # samples of the server on which a client's weights are tried
 _KEPT = 64  # values of earlier rounds, and directions of clients, with which those of small rounds are compared
+_MOST_COMPARED = 1000  # newest clients with which each upload is compared
 _LARGEST = 10.0  # deviation that one round counts as
 OUTLYING = 3.0  # mean deviation from which on a client stands out, in robust standard deviations
 # The sign of suspicious values (0: both), the spread of honest ones at least, and rounds before a client can stand out.
-_SCORES = {"length": (1, 0.5, 3), "cosine": (-1, 0.1, 3), "test": (-1, 0.05, 3), "claim": (0, 0.05, 1)}
+_SCORES = {
+    "length": (1, 0.5, 3), "cosine": (-1, 0.1, 3), "twin": (1, 0.5, 3), "test": (-1, 0.05, 3), "claim": (0, 0.05, 1),
+}  # fmt: skip
 
 
 class ClientScores:
@@ -79,6 +84,7 @@ class ClientScores:
             if of_entries:
                 cosines[client] = statistics.fmean(of_entries)
         self.add("cosine", cosines)
+        self.add("twin", _likeness(directions, dict([*honest.items()][-_MOST_COMPARED:])))
         for client in honest:
             self._directions.pop(client, None)
         self._directions |= honest
@@ -97,6 +103,7 @@ class ClientScores:
         texts = {
             "length": f"its uploads are long: {2**value:.3g} of their limit, others' {2**usual:.3g}",
             "cosine": f"its uploads point elsewhere: cosine {value:.2f} with the others' mean, others {usual:.2f}",
+            "twin": f"its uploads repeat another client's: cosine {1 - 10**-value:.6f}, others {1 - 10**-usual:.2f}",
             "test": f"its weights classify {100 * value:.1f} % of the server's samples, others' {100 * usual:.1f} %",
             "claim": f"it reports an accuracy of {100 * value:.1f} %, others {100 * usual:.1f} %",
         }
@@ -109,14 +116,35 @@ def _median_and_spread(values: list[float], is_claim: bool) -> tuple[float, floa
     return median, max(spread, statistics.pstdev(values)) if is_claim else spread
 
 
+def _likeness(directions: Mapping[int, Directions], others: Mapping[int, Directions]) -> dict[int, float]:
+    """Return by client how like the most similar one of the `others` it is: 1 for a cosine of 0.9, 2 for 0.99."""
+    ids, other_ids = torch.tensor([*directions]), torch.tensor([*others])
+    cosines = torch.where(ids[:, None] == other_ids, -1.0, 1.0).double()
+    for name in {name for vectors in directions.values() for name in vectors}:
+        rows, columns = (
+            torch.stack([vectors.get(name, torch.zeros(_FOLDS, dtype=torch.float64)) for vectors in of.values()])
+            for of in (directions, others)
+        )
+        cosines = torch.minimum(cosines, rows @ columns.T)  # colluders are alike in all entries
+    nearest = cosines.amax(1).tolist() if others else []
+    return {k: -math.log10(max(1e-6, 1 - c)) for k, c in zip(directions, nearest, strict=False) if others.keys() != {k}}
+
+
 def directions(upload: Record, payload: Record, sends: Mapping[str, Sent]) -> Directions:
-    """Return the directions of an upload's entries: of whole trees since the payload, and of all else as it is."""
+    """Return the directions of an upload's entries: of whole trees and of rows of class tables since the payload, and
+    of all else as it is."""
     folded: dict[str, Tensor] = {}
     for name, value in upload.items():
-        tensors = value if isinstance(value, dict) else {"": value.values if isinstance(value, ClassTable) else value}
-        before = payload.get(name) if name in sends and sends[name].form == "whole" else None
+        received: object = payload.get(name) if name in sends and sends[name].form == "whole" else None
+        tensors: Mapping[str, Any] = value if isinstance(value, dict) else {"": value}
+        if isinstance(value, ClassTable):
+            table = (
+                received if isinstance(received, ClassTable) and received.values.shape == value.values.shape else None
+            )
+            tensors = {"": (value if table is None else value.keep_classes(table.held)).values}
+            received = None if table is None else {"": table.keep_classes(value.held).values}
         folded[name] = torch.zeros(_FOLDS, dtype=torch.float64)
-        for _, _, change in changes(tensors, before):
+        for _, _, change in changes(tensors, received):
             folded[name] += _folded(change.flatten())
     return {name: vector / norm for name, vector in folded.items() if 0 < (norm := float(vector.norm())) < math.inf}
 
