@@ -1,6 +1,7 @@
 """Tree arithmetic: the one weighted mean that every method uses, and its small relatives."""
 
 import math
+import weakref
 from fractions import Fraction
 
 import pytest
@@ -116,6 +117,25 @@ def test_trees_are_summed_as_they_come():
 
     assert weighted_mean(arriving(), weights())["w"].tolist() == [19.5, 19.5]
     assert len(asked) == 40
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 33])
+def test_few_trees_need_the_sum_of_one_entry_at_a_time(count):
+    trees = [{f"w{entry}": torch.full((20_000,), k + entry / 8) for entry in range(3)} for k in range(count)]
+    sums, alive = [], []
+
+    def add(total, tensors, weights):
+        sums.append(weakref.ref(total))
+        alive.append(len({id(reference()) for reference in sums if reference() is not None}))
+        return False
+
+    device_copies.use_compiled_add(add)
+    try:
+        means = weighted_mean(trees, [1.0] * count)
+    finally:
+        device_copies.use_compiled_add(None)
+    assert max(alive) == (1 if count <= 16 else 3)
+    assert all(bool((means[f"w{entry}"] == (count - 1) / 2 + entry / 8).all()) for entry in range(3))
 
 
 def test_no_trees_are_refused():

@@ -45,8 +45,10 @@ def weighted_mean(trees: Iterable[Tree], weights: Iterable[float]) -> Tree:
     """Return sum_k weights_k trees_k / sum_k weights_k for floating tensors (float64 in the given order, then cast),
     and integer tensors of the first tree. Raises `ValueError` for no tree, other names or shapes, or bad weights."""
     pairs = itertools.zip_longest(trees, weights)
-    first_tree, sums, all_weights = Tree(), list[_Sum](), list[float]()
-    while group := list(itertools.islice(pairs, _TREES_PER_PASS)):
+    first_tree, sums, means, all_weights = Tree(), list[_Sum](), Tree(), list[float]()
+    group = list(itertools.islice(pairs, _TREES_PER_PASS))
+    while group:
+        following = list(itertools.islice(pairs, 1))
         all_weights += [weight for _, weight in group if weight is not None]
         # `zip_longest` fills up with None if one of the two is shorter.
         if any(tree is None or weight is None or weight < 0 for tree, weight in group):
@@ -57,65 +59,79 @@ def weighted_mean(trees: Iterable[Tree], weights: Iterable[float]) -> Tree:
             _require_equal_layout(first_tree, tree)
         # A weight of 0 leaves a tree out, because 0 * NaN, of a client that diverged, would be NaN.
         positive_pairs = [(tree, weight) for tree, weight in group if weight > 0]
+        # Written in this way, it also refuses a sum that is NaN.
+        if not following and not sum(all_weights) > 0:
+            raise ValueError(f"weights {all_weights}: {_USABLE_WEIGHTS}")
         for entry_sum in sums:
             entry_sum.add([tree for tree, _ in positive_pairs], [weight for _, weight in positive_pairs])
+            if not following:  # one entry after another, so that few trees never need all sums at once
+                means |= entry_sum.divided(first_tree, float(sum(all_weights)))
+        group = following and [*following, *itertools.islice(pairs, _TREES_PER_PASS - 1)]
     if not all_weights:
         raise ValueError("weighted_mean of no trees: at least one client must have sent weights")
-    # Written in this way, it also refuses a sum that is NaN.
-    if not sum(all_weights) > 0:
-        raise ValueError(f"weights {all_weights}: {_USABLE_WEIGHTS}")
-    return _to_tree(first_tree, sums, float(sum(all_weights)))
+    return _in_order(first_tree, means)
 
 
 def combine(trees: Sequence[Tree], coefficients: Sequence[float]) -> Tree:
     """Return sum_k coefficients_k trees_k for floating tensors, and integer tensors of the first tree: for steps and
     extrapolations. Sums are float64, cast to the entry's dtype."""
-    sums = _zero_sums(trees[0])
-    for entry_sum in sums:
+    values: Tree = {}
+    for entry_sum in _zero_sums(trees[0]):
         entry_sum.add(trees, coefficients)
-    return _to_tree(trees[0], sums, 1.0)
+        values |= entry_sum.divided(trees[0], 1.0)
+    return _in_order(trees[0], values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sum:
-    """The running sum `total` [n] float64 of the entries `names`, which have one dtype and lie one after another."""
+    """The running sum `total` [n] float64 of the entries `names`, which have one dtype and lie one after another. It
+    takes memory from the first `add` until it is `divided`."""
 
     names: list[str]
-    total: Tensor
+    total: Tensor | None = None
 
     def add(self, trees: Sequence[Tree], weights: Sequence[float]) -> None:
         """Add weight * tree for each tree, in blocks that stay in the cache."""
+        if not trees:
+            return
+        if self.total is None:
+            entries = [trees[0][name] for name in self.names]
+            size = sum(entry.numel() for entry in entries)
+            self.total = torch.zeros(size, dtype=torch.float64, device=entries[0].device)
         if _compiled_add is not None and self.total.device.type == "cpu":
             listed = [tree[name] for tree in trees for name in self.names]
             if _compiled_add(self.total, listed, [float(weight) for weight in weights]):
                 return
-        entries = [[tree[name].reshape(-1) for name in self.names] for tree in trees]
-        flat_trees = [tensors[0] if len(tensors) == 1 else torch.cat(tensors) for tensors in entries]
+        flat_entries = [[tree[name].reshape(-1) for name in self.names] for tree in trees]
+        flat_trees = [tensors[0] if len(tensors) == 1 else torch.cat(tensors) for tensors in flat_entries]
         # Block by block over all trees: the block of the sum stays in the cache while the trees stream by.
         for start in range(0, self.total.numel(), _BLOCK):
             block = self.total[start : start + _BLOCK]
             for tensor, weight in zip(flat_trees, weights, strict=True):
                 block.add_(tensor[start : start + _BLOCK], alpha=weight)
 
+    def divided(self, first: Tree, divisor: float) -> Tree:
+        """Return sum / divisor in the shapes and dtypes of the `first` tree, and give the sum's memory back."""
+        assert self.total is not None, "some weight is positive"
+        sizes = [first[name].numel() for name in self.names]
+        parts = zip(self.names, torch.split(self.total.div_(divisor), sizes), strict=True)
+        # Without the copy, a float64 entry would be a view, which keeps the whole sum in memory.
+        means = {name: part.to(first[name].dtype, copy=True).view(first[name].shape) for name, part in parts}
+        self.total = None
+        return means
+
 
 def _zero_sums(tree: Tree) -> list[_Sum]:
-    """Return sums of zero: one for each large floating entry, and one for the small entries of each dtype."""
+    """Return empty sums: one for each large floating entry, and one for the small entries of each dtype."""
     groups: dict[str | torch.dtype, list[str]] = {}
     for name, value in tree.items():
         if value.is_floating_point():
             groups.setdefault(value.dtype if value.numel() < _SMALL else name, []).append(name)
-    sizes = [(names, sum(tree[name].numel() for name in names)) for names in groups.values()]
-    return [_Sum(names, torch.zeros(size, dtype=torch.float64, device=tree[names[0]].device)) for names, size in sizes]
+    return [_Sum(names) for names in groups.values()]
 
 
-def _to_tree(first: Tree, sums: Sequence[_Sum], divisor: float) -> Tree:
-    """Return sums / divisor in the order, shapes and dtypes of the first tree, whose integer entries are copied."""
-    means: Tree = {}
-    for entry_sum in sums:
-        sizes = [first[name].numel() for name in entry_sum.names]
-        for name, mean in zip(entry_sum.names, torch.split(entry_sum.total.div_(divisor), sizes), strict=True):
-            # Without the copy, a float64 entry would be a view, which keeps the whole sum in memory.
-            means[name] = mean.to(first[name].dtype, copy=True).view(first[name].shape)
+def _in_order(first: Tree, means: Tree) -> Tree:
+    """Return the means in the order of the first tree, whose integer entries are copied."""
     layout = torch.contiguous_format
     return {name: means[name] if name in means else value.clone(memory_format=layout) for name, value in first.items()}
 
