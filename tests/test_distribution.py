@@ -45,7 +45,7 @@ def test_the_conda_recipe_has_the_requirements_and_the_version_of_the_project() 
     names = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
     wanted = {}
     for requirement in PROJECT["dependencies"]:
-        name, versions = re.fullmatch(r"([A-Za-z-]+)(.*)", requirement).groups()  # type: ignore[union-attr]
+        name, versions = re.fullmatch(r"([A-Za-z0-9-]+)(.*)", requirement).groups()  # type: ignore[union-attr]
         wanted[names.get(name, name.lower())] = versions
     wanted["python"] = PROJECT["requires-python"]
     stated = dict(line.split(" ", 1) for line in recipe["requirements"]["run"])

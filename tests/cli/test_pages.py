@@ -32,7 +32,8 @@ def test_every_page_that_a_message_names_is_installed() -> None:
     assert {name: hits for name, hits in strings.items() if hits} == {}
 
 
-def test_without_a_topic_all_pages_are_listed(capsys: Any) -> None:
+def test_without_a_topic_all_pages_are_listed(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # without a terminal there are 80, and rows wrap
     code, out, err = call(capsys, "help")
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()[3:] if line.strip()] == [*topics()]
