@@ -161,7 +161,7 @@ def test_a_traceback_without_end_is_no_message(nodes_of):
 class Crowd:
     """Nodes that never answer, and four that do. asked: how often each was asked."""
 
-    poll_seconds, reply_limit, in_process = 0.0, 1 << 20, False
+    poll_seconds, reply_limit, in_process, resident = 0.0, 1 << 20, False, False
 
     def __init__(self, nodes, strangers):
         self._members, self._strangers, self.asked = nodes, strangers, {}

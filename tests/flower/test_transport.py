@@ -1,5 +1,6 @@
 """Versions of Flower, and the bound on a reply: it is turned away by its length, before its bytes are read."""
 
+import itertools
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
@@ -25,8 +26,11 @@ def read():
     assert client._interceptors == ("first", bound)
     (hook,) = http.event_hooks["response"]
 
+    names = itertools.count()
+
     def reply(*lengths, path="pull-object"):
-        bound.begin(1000)
+        bound.begin(str(next(names)), 1000)
+        bound._local.fetch = bound._fetch  # as `intercept` does in the thread of a request
         for length in lengths:
             hook(response(length, path))
 
@@ -47,7 +51,7 @@ def test_what_is_longer_or_in_endless_parts_is_not(read, lengths):
 
 
 def test_a_grid_without_a_connection_has_no_bound():
-    ReplyBound(SimpleNamespace()).begin(10)
+    ReplyBound(SimpleNamespace()).begin("name", 10)
 
 
 def test_flower_that_is_not_installed_is_one_line(tmp_path, capsys, monkeypatch):
