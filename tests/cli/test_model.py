@@ -163,6 +163,8 @@ def test_an_unfinished_run_says_which_round_it_is(capsys: Any, run_dir: Path) ->
         ["export", "RUN", "--format", "onnx", "--out", "m.safetensors"],
         ["export", "RUN", "--model", "nets.py:make"],
         ["export", "RUN", "--model", "nets"],
+        ["export", "RUN", "--public"],
+        ["export", "RUN", "--hub", "name-without-owner"],
         ["predict", "m.onnx", "none.npz"],
         ["export", "RUN", "--out", "/proc/m.safetensors"],
         ["predict", "RUN", "none.npz"],

@@ -72,7 +72,7 @@ def test_the_table_and_the_frame_of_clients(make_result: MakeResult) -> None:
     (row,) = [line for line in table.splitlines() if line.startswith("| ditto")]
     assert [cell.strip() for cell in row.split("|")[-3:-1]] == ["1 of 4", "2 of 4"]
     assert "worse_than_fedavg" in done.fairness_table("csv").splitlines()[0]
-    frame = done.clients_to_pandas()
+    frame = done.clients_to_frame()
     assert len(frame) == 3 * 2 * 4
     worst = frame[(frame["label"] == "ditto") & (frame["seed"] == 0) & (frame["client"] == 1)].iloc[0]
     assert worst["accuracy"] == 0.5

@@ -51,7 +51,7 @@ def help_(
     elif command is not None:
         command.main(["--help"], prog_name=f"fedloom {topic}", standalone_mode=False)
     else:
-        raise ConfigError(f"no help topic {short_repr(topic)}: {_hint(topic, pages)}; `fedloom help` lists all")
+        raise ConfigError(f"no help topic {short_repr(topic)}: {_hint(topic, pages)} (`fedloom help` lists all)")
 
 
 def _topic(path: str) -> str:

@@ -176,7 +176,7 @@ class Comparison(Tabular):
             _log.warning("note: %s is left out: %s", name, why)
         return Comparison(tested)
 
-    def clients_to_pandas(self) -> pandas.DataFrame:
+    def clients_to_frame(self) -> pandas.DataFrame:
         """Return one row for each run and client: label, method, seed, protocol, client, and accuracy at the selected
         round.
 
