@@ -57,7 +57,7 @@ def test_every_option_is_on_the_page(name):
 
 def test_facts_follow_the_opening():
     page = page_of("fedprox")
-    opening, _, facts = page.partition("| fact |  |\n|---|---|\n")
+    opening, _, facts = page.partition("| fact | value |\n|---|---|\n")
     assert opening.startswith("# FedProx\n")
     assert facts.startswith("| paper | Li et al., MLSys 2020, [arXiv 1812.06127](https://arxiv.org/abs/1812.06127) |\n")
     assert "| receives | P |" in page

@@ -221,8 +221,8 @@ def test_a_lost_private_state_is_told_and_starts_anew(nodes_of, tmp_path):
     )
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_client_whose_order_was_lost_on_the_way_is_asked_once_more(nodes_of, times):
+@pytest.mark.parametrize("times", [1, 2, 8, 9])
+def test_a_client_whose_order_was_lost_on_the_way_is_asked_up_to_eight_times_more(nodes_of, times):
     """As one whose node was killed and is back before the round closes; the bits are those of a run without loss."""
     config, lost = config_of("scaffold", rounds=2), iter([True] * times)
 
@@ -232,11 +232,11 @@ def test_a_client_whose_order_was_lost_on_the_way_is_asked_once_more(nodes_of, t
     asked = [
         request for request in transport.requests if (request.do, request.client, request.round) == ("train", 1, 2)
     ]
-    assert len(asked) == 2
+    assert len(asked) == min(times, 8) + 1
     assert "the request to client 1 is lost, and is sent once more: gone" in notes.texts
-    assert ("round 2: the upload of client 1 is lost: gone" in notes.texts) == (times == 2)
+    assert ("round 2: the upload of client 1 is lost: gone" in notes.texts) == (times == 9)
     whole = run(config)
-    assert same_bits(result.memory.weights[2].server, whole.memory.weights[2].server) == (times == 1)
+    assert same_bits(result.memory.weights[2].server, whole.memory.weights[2].server) == (times < 9)
 
 
 # -- nodes that do not fit ---------------------------------------------------------------------------------------------

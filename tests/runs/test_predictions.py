@@ -43,4 +43,4 @@ def test_what_cannot_be_written_is_one_line(tmp_path, caplog):
         fl.run("fedavg", checkpoint={"predictions": True}, **SHORT)
     fl.run("fedavg", out=tmp_path / "run", **SHORT)
     fl.run("fedavg", out=tmp_path / "run", checkpoint={"predictions": True}, **SHORT | {"progress": True})
-    assert "it has no predictions.parquet; train again with --fresh" in caplog.text
+    assert "it has no predictions.parquet; existing='fresh' makes them" in caplog.text
