@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import yaml
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError
 from fedloom.flower import resident
+from fedloom.flower.message import Message
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, read
 from flower_world import config_of
 
@@ -47,11 +49,11 @@ def asked(node, descriptor, message):
         return resident._receive(connection)
 
 
-def process_of(socket):
+def process_of(path):
     """The process that was started for a socket."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if str(socket).encode() in file.read_bytes():
+            if str(path).encode() in file.read_bytes():
                 return int(file.parent.name)
     raise AssertionError("no process")
 
@@ -65,17 +67,29 @@ def until(true):
 
 def test_one_process_answers_all_messages_until_its_parent_ends(place):
     node, descriptor, parent, message = place
-    socket = resident._socket_file(node)
+    path = resident._socket_file(node)
     assert read(asked(node, descriptor, message), JoinReply).client == 1
-    pid = process_of(socket)
+    pid = process_of(path)
     assert read(asked(node, descriptor, message), JoinReply).client == 1
-    assert process_of(socket) == pid
+    assert process_of(path) == pid
     part = node.folder / "parts" / "client-000001" / ("0" * 64) / "00000"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"1")
     parent.kill()
-    until(lambda: not socket.exists())
+    until(lambda: not path.exists())
     assert part.exists()  # a SuperNode that was killed starts again, and fetches only what is missing
+
+
+def test_a_message_without_a_body_is_whole_once_its_facts_are_sent():
+    ours, theirs = socket.socketpair()
+
+    class Closing:
+        def sendall(self, data):
+            ours.sendall(data)
+            theirs.close()  # as a process does that has answered
+
+    with ours:
+        resident._send(Closing(), Message("{}", b""))
 
 
 def test_one_that_is_killed_is_started_again(place):

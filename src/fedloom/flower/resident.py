@@ -219,7 +219,8 @@ def _converse(connection: socket.socket, inbox: "Inbox") -> None:
 def _send(connection: socket.socket, message: Message) -> None:
     facts = message.facts.encode(errors="replace")
     connection.sendall(_LENGTHS.pack(len(facts), len(message.body)) + facts)
-    connection.sendall(message.body)
+    if message.body:  # else the other process may have answered already and closed its end
+        connection.sendall(message.body)
 
 
 def _receive(connection: socket.socket) -> Message | None:
