@@ -118,7 +118,7 @@ class Links:
             result = self._advance(request, reply)
             del reply  # large: release it before the next one
             if result is not None:
-                self._forget(name, isinstance(result, str))
+                self.forget(name, isinstance(result, str))
                 yield name, result
             del result
         for name in names:
@@ -126,16 +126,13 @@ class Links:
             if request is None:
                 continue
             if now >= request.due and (text := self._stalled(request)) is not None:
-                self._forget(name, is_lost=True)
+                self.forget(name, is_lost=True)
                 yield name, text
             elif not request.closed:  # one part may be lost while others move
                 self._send_again(request, now - request.stall)
 
-    def forget(self, name: str) -> None:
-        """Drop a request."""
-        self._forget(name, is_lost=False)
-
-    def _forget(self, name: str, is_lost: bool) -> None:
+    def forget(self, name: str, is_lost: bool = False) -> None:
+        """Drop a request; one that `is_lost` goes on where it was if it is sent again."""
         request = self._requests.pop(name)
         if (client := request.request.client) >= 0:
             self.status.clear_progress(client)

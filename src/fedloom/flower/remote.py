@@ -234,7 +234,7 @@ class RemoteEngine(Engine):
         if not results:
             return
         (first_job, *_) = requested.values()
-        sends, rehearsed = self._uploads.method_of(first_job).spec.sends, self._uploads.rehearsed_norms(first_job)
+        sends, rehearsed = self._uploads.method_of(first_job).spec.sends, self._uploads.rehearsal_of(first_job).norms
         max_ratio = self._config.max_ratio or math.inf
         judged = self._references.judge(self._norms, samples, sends, max_ratio, rehearsed)
         refused = [client for client, (excess, _) in judged.items() if excess > 1]

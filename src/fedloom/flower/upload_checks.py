@@ -77,7 +77,7 @@ class UploadReader:
     @_refuse_on_error("it cannot be read")
     def read(self, body: bytes, job: Job, samples: int) -> Record:
         """Read the upload of a client with `samples` training samples after `job`. Raises `MessageError`."""
-        limit, sends, rehearsal = self.limit(job), self.method_of(job).spec.sends, self._rehearsal_of(job)
+        limit, sends, rehearsal = self.limit(job), self.method_of(job).spec.sends, self.rehearsal_of(job)
         if len(body) > limit:
             raise MessageError(f"{len(body):,} bytes; {limit:,} at most")
         variable_entries = _variable_entries(sends)
@@ -108,7 +108,7 @@ class UploadReader:
         forms: dict[Any, dict[Any, list[int]]] = {}
         for client, result in results.items():
             job = jobs[client]
-            if self._rehearsal_of(job).upload is None:
+            if self.rehearsal_of(job).upload is None:
                 form = _form_of(result.upload, _variable_entries(self.method_of(job).spec.sends))
                 forms.setdefault((job.ctx.task.group, job.stage), {}).setdefault(form, []).append(client)
         # The most common form is taken to be right.
@@ -127,12 +127,12 @@ class UploadReader:
 
     def limit(self, job: Job) -> int:
         """Return the number of bytes that an upload after `job` may have."""
-        expected = self._rehearsal_of(job).upload
+        expected = self.rehearsal_of(job).upload
         return 2 * (_UNREHEARSED_BYTES + wire_size(job.payload) if expected is None else wire_size(expected)) + _MARGIN
 
     def check(self, trained: JobResult, job: Job, samples: int) -> None:
         """Check the facts in `trained` against the `job` of a client with `samples` training samples."""
-        rehearsal = self._rehearsal_of(job)
+        rehearsal = self.rehearsal_of(job)
         reported = {*trained.terms, *trained.norms} - {CE}
         # A method may have other loss terms in a later round, so a round with new terms is rehearsed again.
         if not reported <= rehearsal.terms and job.ctx.round > rehearsal.round:
@@ -146,11 +146,7 @@ class UploadReader:
         """Return the method of a job: the run's, or that of its opening or closing round."""
         return self._federation.methods[job.stage]
 
-    def rehearsed_norms(self, job: Job) -> Mapping[str, LastNorm]:
-        """Return norms of the server's own upload after `job`, by key; empty if rounds are large, or it has no data."""
-        return self._rehearsal_of(job).norms
-
-    def _rehearsal_of(self, job: Job) -> Rehearsal:
+    def rehearsal_of(self, job: Job) -> Rehearsal:
         """Return the rehearsal for the job's architecture; one that failed is tried again in later rounds."""
         key = job.ctx.task.group, job.stage
         known = self._rehearsals.get(key)

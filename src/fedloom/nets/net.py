@@ -176,9 +176,8 @@ class FunctionalNet:
     entries. `trainable`: names of the entries that train."""
 
     def __init__(self, net: "Net") -> None:
-        # a tree carries all other tensors, so the copy needs no memory for them
-        constants = {id(buffer) for module in net.modules() for buffer in _non_persistent_buffers(module)}
-        carried = [tensor for tensor in (*net.parameters(), *net.buffers()) if id(tensor) not in constants]
+        # trees carry these tensors, so the copy needs no memory for them; it shares buffers outside the state dict
+        carried = [*net.parameters(), *_persistent_buffers(net)]
         placeholders = {id(tensor): _placeholder(tensor) for tensor in carried}
         self._net = deep_copy(net, placeholders).eval()
         entries = [*self._net.named_parameters(), *self._net.named_buffers()]
@@ -201,12 +200,6 @@ class FunctionalNet:
     def _call(self, function: "Callable[[Net, Tensor], Tensor]", tree: Tree, x: Tensor) -> Tensor:
         entries = {f"net.{name}": value for name, value in tree.items() if name in self._names}
         return cast(Tensor, functional_call(self._calls, entries, (function, x)))
-
-
-def _non_persistent_buffers(module: nn.Module) -> list[Tensor]:
-    """Buffers outside the state dict: no tree carries them, so the copy shares their values."""
-    named = ((name, module._buffers[name]) for name in module._non_persistent_buffers_set)
-    return [buffer for _, buffer in named if buffer is not None]
 
 
 def _placeholder(tensor: Tensor) -> Tensor:

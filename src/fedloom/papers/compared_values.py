@@ -126,7 +126,8 @@ def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Comp
         ours, theirs = [value.rank_value for value, _ in printed], [value for _, value in printed]
         agreement = verdicts.rank_agreement(ours, theirs)
         rows = {value.row: (printed_value, value.by_seed) for value, printed_value in printed}
-        pairs = verdicts.judge_pairs(rows, recipe.table.margin, largest_step(group))
+        step = max(value.step for value in group)  # few test samples prove the least
+        pairs = verdicts.judge_pairs(rows, recipe.table.margin, step)
         verdict = verdicts.judge_order(agreement, list(pairs.values()), None if printed else NOT_RUN)
         compared.append(ComparedOrder(column, metric, domain, agreement, verdict))
     return compared
@@ -214,11 +215,6 @@ def _compare(
     mean_seconds = fmean(seconds) if seconds else None
     shared = row, value.method, value.metric, value.domain, seeds, ours, *theirs
     return ComparedValue(name, *shared, mean_seconds, verdict, step)
-
-
-def largest_step(values: Iterable[ComparedValue]) -> float:
-    """Return the step of a family of values: the largest one, as few test samples prove the least."""
-    return max(value.step for value in values)
 
 
 def _reason(

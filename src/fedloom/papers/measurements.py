@@ -121,12 +121,6 @@ def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | No
     return None if share is None else 100 * share
 
 
-def client_accuracy(client: int, result: RunData, name: str = "accuracy") -> float | None:
-    """Return one client's accuracy in percent in the selected rounds of `result`; `name` may be another predictor's."""
-    share = selected_accuracies(result, name).get(client)
-    return None if share is None else 100 * share
-
-
 def _value_of(
     recipe: Recipe, value: PrintedValue, result: RunData, predictor: str, results: CellResults
 ) -> float | None:
@@ -146,7 +140,8 @@ def _value_of(
     if value.domain in (None, "Avg"):
         return accuracy(recipe, result, predictor)
     client, name = _client_of(value.domain, result), f"accuracy/{predictor}" if predictor else "accuracy"
-    return None if client is None else client_accuracy(client, result, name)
+    share = None if client is None else selected_accuracies(result, name).get(client)
+    return None if share is None else 100 * share
 
 
 def _client_of(domain: str, result: RunData) -> int | None:

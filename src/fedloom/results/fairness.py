@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
+from operator import itemgetter
 from statistics import fmean, mean, median, pstdev
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ _EDGE = 0.1  # share of the clients that are the worst, or the best
 REFERENCES = {"Local": ("local", "personal/local"), "FedAvg": ("fedavg", "global/local")}
 ITS_GLOBAL = "its global model"  # before personalisation, from the same run: Motley's "hurt" (Wu et al. 2022)
 _PERSONAL, _GLOBAL, _FOREIGN = "personal/local", "global/local", "personal/others"
+_runs = itemgetter("method", "preset", "select", "setting", "cell")  # of a row, in whatever protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
                 against |= {name if len(runs) == 1 else other.row["label"]: shares} if shares else {}
         foreign: tuple[float | None, float | None] = None, None
         for other, other_accuracies in pairs:
-            if group.row["protocol"] == _PERSONAL and _of_same_runs(group, other):
+            if group.row["protocol"] == _PERSONAL and _runs(group.row) == _runs(other.row):
                 if other.row["protocol"] == _GLOBAL and (shares := _mean_shares(accuracies, other_accuracies)):
                     against |= {} if group.row["diverged"] else {ITS_GLOBAL: shares}
                 if other.row["protocol"] == _FOREIGN:
@@ -156,13 +158,6 @@ def _comparable(group: Group, other: Group) -> bool:
     if group.row["diverged"] or other.row["diverged"]:
         return False
     return group.row["select"] == other.row["select"] and same_setting(group.row, other.row)
-
-
-def _of_same_runs(group: Group, other: Group) -> bool:
-    """Whether two groups are the same runs in two protocols."""
-    rows = group.row, other.row
-    mine, theirs = ((row["method"], row["preset"], row["select"], row["setting"], row["cell"]) for row in rows)
-    return mine == theirs
 
 
 def _foreign(own: _BySeed, others: _BySeed) -> tuple[float | None, float | None]:

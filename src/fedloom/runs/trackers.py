@@ -20,7 +20,8 @@ from fedloom.runs.storage.run_folder import folder_name
 class Tracker(Callback):
     """A callback that remembers the rounds before a crash, because the last ones may not have been logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: str) -> None:
+        import_tracker(library)
         self._earlier_rows: dict[int, list[Row]] = {}
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> None:
@@ -33,12 +34,12 @@ class Tracker(Callback):
         return self._earlier_rows if first_round > 1 else {}
 
 
-def import_tracker(module: str, extra: str) -> Any:
-    """Import a tracker's library. Raises `ConfigError` with the `extra` to install if it is missing."""
+def import_tracker(library: str) -> Any:
+    """Import the library of a tracker. Raises `ConfigError` with the extra to install if it is missing."""
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(library)
     except ImportError:
-        raise ConfigError(f"the package {extra} is not installed; install fedloom[{extra}]") from None
+        raise ConfigError(f"the package {library} is not installed; install fedloom[{library}]") from None
 
 
 def measures(rows: Sequence[Row]) -> dict[str, float]:
@@ -69,8 +70,7 @@ class MLflow(Tracker):
     """
 
     def __init__(self, experiment: str = "fedloom", uri: str | None = None) -> None:
-        super().__init__()
-        import_tracker("mlflow", "mlflow")
+        super().__init__("mlflow")
         self.experiment, self.uri = experiment, uri
         self._client: Any = None
         self._run_id = ""
@@ -78,7 +78,7 @@ class MLflow(Tracker):
     def on_start(self, config: RunConfig, first_round: int) -> None:
         from mlflow.entities import Param
 
-        self._client = import_tracker("mlflow", "mlflow").MlflowClient(tracking_uri=self.uri)
+        self._client = import_tracker("mlflow").MlflowClient(tracking_uri=self.uri)
         experiment = self._experiment_id()
         name = folder_name(config)
         filter_ = f"tags.fedloom = '{name}'"
@@ -142,14 +142,13 @@ class WandB(Tracker):
     def __init__(
         self, project: str = "fedloom", mode: Literal["online", "offline"] = "online", folder: Path | str = "runs"
     ) -> None:
-        super().__init__()
-        import_tracker("wandb", "wandb")
+        super().__init__("wandb")
         self.project, self.mode, self.folder = project, mode, Path(folder)
         self._run: Any = None
 
     def on_start(self, config: RunConfig, first_round: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._run = import_tracker("wandb", "wandb").init(
+        self._run = import_tracker("wandb").init(
             project=self.project,
             id=folder_name(config),
             name=folder_name(config),
@@ -176,8 +175,7 @@ class TensorBoard(Tracker):
     A resumed run continues in its folder. Raises `ConfigError` if tensorboard is not installed."""
 
     def __init__(self, folder: Path | str = "runs/tensorboard") -> None:
-        super().__init__()
-        import_tracker("tensorboard", "tensorboard")
+        super().__init__("tensorboard")
         self.folder = Path(folder)
         self._writer: Any = None
 

@@ -39,10 +39,6 @@ class ClassResults:
         """Return the test samples of each class with one seed, "36" or "34 to 38"; None where they are not known."""
         return [None] * len(self.classes) if self.support is None else [counts_text(sizes) for sizes in self.support]
 
-    def never_found(self) -> list[int]:
-        """Return the classes whose recall is zero with every seed."""
-        return [k for k, value in enumerate(self.recall) if value == 0]
-
     def largest_confusions(self, number: int) -> list[tuple[int, int, int]]:
         """Return (samples, true class, predicted class) of the most frequent wrong predictions."""
         if self.confusion is None:

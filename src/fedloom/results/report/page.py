@@ -9,7 +9,7 @@ from markupsafe import Markup
 from fedloom.core.text import BASELINE, listed, percent
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.fairness import fairness_table
-from fedloom.results.group import Group, ResultRow
+from fedloom.results.group import Group
 from fedloom.results.page_sections import PageSection
 from fedloom.results.pairs import all_paired
 from fedloom.results.plot_values import ChartRow, chart_rows
@@ -35,7 +35,7 @@ def missed_sentences(groups: Sequence[Group]) -> list[str]:
     labels_by_classes: dict[str, list[str]] = {}
     for group in groups:
         results = class_results(group)
-        missed = [] if results is None else results.never_found()
+        missed = [] if results is None else [k for k, recall in enumerate(results.recall) if recall == 0]
         if results is None or not missed:
             continue
         sizes = results.support_texts()
@@ -252,7 +252,9 @@ def _pictures(groups: Sequence[Group]) -> list[Markup]:
     """One picture per scenario: that of its first run, with a word on the other seeds' partitions."""
     by_scenario: dict[str, list[tuple[Group, RunData]]] = {}
     for group in groups:
-        by_scenario.setdefault(_scenario_words(group.row), []).extend((group, result) for result in group.results)
+        keys = ((key.partition("."), value) for key, value in group.row["setting"].items())
+        words = ", ".join(f"{name}={value}" for (section, _, name), value in keys if section == "scenario")
+        by_scenario.setdefault(words, []).extend((group, result) for result in group.results)
     pictures = []
     for k, (description, runs) in enumerate(by_scenario.items()):
         first = runs[0][1]
@@ -265,9 +267,3 @@ def _pictures(groups: Sequence[Group]) -> list[Markup]:
             charts.holdings(f"data-{k}", first.scenario, f"{description}. {caption}" if description else caption)
         )
     return pictures
-
-
-def _scenario_words(row: ResultRow) -> str:
-    """The scenario keys in which this row differs from others, "alpha=0.1, clients=10"; empty if none differ."""
-    settings = row["setting"].items()
-    return ", ".join(f"{key.partition('.')[2]}={value}" for key, value in settings if key.startswith("scenario."))
