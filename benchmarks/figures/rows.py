@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.figures import probes, round_probes
-from fedloom.papers.measurements import CellResults, accuracy, client_accuracy
+from fedloom.papers.measurements import CellResults, accuracy
 from fedloom.papers.recipe import Recipe
 from fedloom.results.group import selected_accuracies
 from fedloom.results.result_tables import reached
@@ -74,10 +74,10 @@ def _accuracies(recipe: Recipe, column: str, row: str, result: RunData) -> list[
     ]
     if domains := keys.get("domains", []):
         rows = [shown | {"group": "mean"} for shown in rows]
+    clients = selected_accuracies(result) if domains or recipe.table.client_panels else {}
     for client, domain in enumerate(domains):
-        percent = client_accuracy(client, result)
-        rows += [] if percent is None else [{"group": domain, "seed": seed, "accuracy": percent}]
-    clients = selected_accuracies(result) if recipe.table.client_panels else {}
+        if client in clients:
+            rows.append({"group": domain, "seed": seed, "accuracy": 100 * clients[client]})
     for panel, client in recipe.table.client_panels.items():
         if client in clients:
             rows.append({"panel": panel, "seed": seed, "x": keys.get("x", column), "accuracy": 100 * clients[client]})

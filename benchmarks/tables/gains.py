@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedloom.papers.compared_values import ComparedValue, largest_step, with_domain
+from fedloom.papers.compared_values import ComparedValue, with_domain
 from fedloom.papers.measurements import ACCURACY, VARIANT
 from fedloom.papers.recipe import Recipe
 from fedloom.results.data_table import Cell, DataTable
@@ -58,7 +58,7 @@ def gains(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Gain]:
                 families.setdefault(family, []).append((value, baseline, list(by_seed.values())))
     computed = []
     for compared in families.values():
-        step = largest_step(value for value, *_ in compared)
+        step = max(value.step for value, *_ in compared)  # few test samples prove the least
         outcomes = compare_family([differences for _, _, differences in compared], step, points=1.0)
         for (value, baseline, _), outcome in zip(compared, outcomes, strict=True):
             printed = None

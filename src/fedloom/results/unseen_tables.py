@@ -135,6 +135,12 @@ class NewcomerRow:
     diverged: list[int]
 
 
+def newcomer_rows(groups: Sequence[Group]) -> list[NewcomerRow]:
+    """Return a row for each group whose runs tested clients that never trained, a run in several protocols once."""
+    main = (group for group in groups if not group.is_further)
+    return [_newcomer_row(group) for group in main if all(map(_has_newcomers, group.results))]
+
+
 def _has_newcomers(run: RunData) -> bool:
     held_out = run.config.get("scenario", {}).get("held_out") or {}
     return bool(run.numbers.get("newcomers", {}).get("tests")) and "domain" not in held_out
@@ -178,8 +184,7 @@ def _order(way: str) -> tuple[float, int, str]:
 
 def newcomer_table(groups: Sequence[Group]) -> DataTable:
     """Return the accuracy on clients that never trained; without rows if no run held clients out."""
-    main = (group for group in groups if not group.is_further)  # a run in several protocols once
-    rows = [_newcomer_row(group) for group in main if all(map(_has_newcomers, group.results))]
+    rows = newcomer_rows(groups)
     columns: list[Field[NewcomerRow]] = [
         Field("method", lambda row: label_with_notes(row.label, row.note and f"zero-shot: {row.note}", row.diverged)),
         *map(_served, sorted({way for row in rows for way in row.served}, key=_order)),

@@ -203,7 +203,8 @@ class Permutations(Skew):
         orders = torch.from_numpy(rng.permuted(np.tile(np.arange(places), (self.groups, 1)), axis=1))
         if self.of == "labels":
             return change_samples(self.kind, scenario, lambda part, owner: _renamed(part, owner, orders), "y")
-        return change_samples(self.kind, scenario, lambda part, owner: _reordered(part, owner, orders))
+        changes = [partial(_reordered, order=order) for order in orders]
+        return change_samples(self.kind, scenario, lambda part, owner: _seen(part, owner, changes))
 
 
 def _renamed(data: Dataset, owner: Indices, orders: Tensor) -> Tensor:
@@ -211,11 +212,5 @@ def _renamed(data: Dataset, owner: Indices, orders: Tensor) -> Tensor:
     return torch.where(torch.from_numpy(owner >= 0), orders[group, data.y], data.y)
 
 
-def _reordered(data: Dataset, owner: Indices, orders: Tensor) -> Tensor:
-    result = data.x.clone()
-    for number, order in enumerate(orders):
-        for chunk in _rows(owner, number, len(orders)):
-            samples = data.x[chunk]
-            flat = samples.reshape(len(chunk), -1, len(order))
-            result[chunk] = flat[:, :, order].reshape(samples.shape)
-    return result
+def _reordered(x: Tensor, order: Tensor) -> Tensor:
+    return x.reshape(len(x), -1, len(order))[:, :, order].reshape(x.shape)
