@@ -61,6 +61,10 @@ def test_a_page_may_be_named_in_other_ways(capsys: Any, topic: str) -> None:
     assert call(capsys, "help", topic)[0] == 0
 
 
+def test_the_name_of_a_page_comes_before_the_end_of_another(capsys: Any) -> None:
+    assert "from a first comparison" in call(capsys, "help", "tutorial")[1]
+
+
 def test_a_command_is_a_topic(capsys: Any) -> None:
     code, out, _ = call(capsys, "help", "compare")
     assert code == 0

@@ -30,7 +30,13 @@ MARKS = [
 ]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 PAGES += ["docs/*.md", "docs/how-to/*.md", "docs/deployment/*.md", "docs/decisions/*.md", "docs/api/*.md"]
-PAGES += ["docs/methods/*.md", "docs/theory/*.md", "docs/reproduction/*.md", "benchmarks/README.md"]
+PAGES += [
+    "docs/methods/*.md",
+    "docs/theory/*.md",
+    "docs/tutorials/*.md",
+    "docs/reproduction/*.md",
+    "benchmarks/README.md",
+]
 
 
 def test_marks_are_rare_in_pages() -> None:

@@ -27,6 +27,11 @@ def test_the_search_has_a_name_for_screen_readers(site: Path) -> None:
 DOCS = Path(__file__).parents[2] / "docs"
 SUFFIX = re.compile(r"(?:ing|ed|es|s|e)$")  # a rough stem, where the search of the site has a better one
 TYPED = {
+    "which tutorial": "tutorials/index",
+    "table and figure for a paper": "tutorials/paper",
+    "table of patients": "tutorials/clinic",
+    "lesson classroom": "tutorials/classroom",
+    "why averaging fails": "tutorials/classroom",
     "install cpu": "faq how-to/install",
     "windows macos": "faq",
     "add my csv": "faq",

@@ -12,7 +12,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.files import shipped_folder
 
 # The same as in pyproject.toml, which puts them into the wheel.
-SHIPPED = ("tutorial.md", "faq.md", "scenarios.md", "glossary.md", "how-to/*.md", "deployment/*.md")
+SHIPPED = ("tutorial.md", "faq.md", "scenarios.md", "glossary.md", "tutorials/*.md", "how-to/*.md", "deployment/*.md")
 _WIDTH = 120
 _INTERNAL_LINK = re.compile(r"\[([^]]+)\]\((?!https?:)([^)#]*)[^)]*\)")
 _ONLY_ON_THE_SITE = re.compile(
@@ -43,7 +43,7 @@ def help_(
     name = _topic(topic.removeprefix("docs/").lower())
     same_end = [page for page in pages if page.endswith(f"/{name}")]
     command = getattr(context.find_root().command, "commands", {}).get(topic)
-    if path := pages.get(same_end[0] if len(same_end) == 1 else name):
+    if path := pages.get(same_end[0] if len(same_end) == 1 and name not in pages else name):
         page = Markdown(_for_terminal(path), code_theme="ansi_dark", hyperlinks=False)
         with console.capture() as captured:
             console.print(page, width=min(console.width, _WIDTH))
