@@ -8,6 +8,7 @@ from fedloom.core.text import (
     higher_is_better,
     is_share,
     listed,
+    lists_by_key,
     plus_minus,
     seconds_text,
     unit,
@@ -67,3 +68,8 @@ def test_shares_are_read_in_percent_and_others_as_they_are_stored() -> None:
     assert value_text("own_metric", None) == "–"
     assert is_share("accuracy/online")
     assert [with_unit(name) for name in ("auroc", "loss", "own_metric")] == ["auroc %", "loss nats", "own_metric"]
+
+
+def test_lists_by_key_keep_the_order_of_keys_and_values() -> None:
+    lists = lists_by_key([("b", 3), ("a", 1), ("b", 2)])
+    assert list(lists.items()) == [("b", [3, 2]), ("a", [1])]

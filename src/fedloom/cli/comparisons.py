@@ -13,7 +13,7 @@ from fedloom.cli import shared
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, parse_json
-from fedloom.core.text import split_names
+from fedloom.core.text import lists_by_key, split_names
 
 if TYPE_CHECKING:
     from fedloom.results.comparison import Comparison
@@ -183,10 +183,8 @@ def run_and_report(
             show_comparison(done, f"report: {page}")
         spared = f", {len(ended.spared)} spared (their rows are decided)" if ended.spared else ""
         shared.print_lines(f"{len(ended.done)} done, {len(ended.failed)} failed, {len(ended.remaining)} left{spared}")
-    names_by_reason: dict[str, list[str]] = {}  # all seeds of a method often fail for the same reason
-    for name, why in ended.failed.items():
-        names_by_reason.setdefault(why, []).append(name)
-    for why, names in names_by_reason.items():
+    # all seeds of a method often fail for the same reason
+    for why, names in lists_by_key((why, name) for name, why in ended.failed.items()).items():
         shared.say(f"failed: {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}")
     if ended.failed or ended.remaining:
         shared.say(

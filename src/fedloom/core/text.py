@@ -1,11 +1,14 @@
-"""Text for people: numbers with their units, counted nouns, lists. Imports neither torch nor matplotlib.
+"""Text for people: numbers with their units, counted nouns, lists, lists by key. Needs neither torch nor matplotlib.
 
 Shares in [0, 1] are stored as such and printed in percent; all other measures are printed as they are stored."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 ALPHA = 0.05  # chance of a false word in a family of comparisons
 MARGIN = 1.0  # of equivalence, in points
@@ -71,6 +74,14 @@ def listed(words: Iterable[object]) -> str:
     """Join words to a list in a sentence: "a", "a and b", "a, b and c"."""
     texts = [str(word) for word in words]
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
+
+
+def lists_by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of `pairs` in a list for each key, keys and values in the order of the pairs."""
+    lists: dict[K, list[V]] = {}
+    for key, value in pairs:
+        lists.setdefault(key, []).append(value)
+    return lists
 
 
 def counted(n: int, noun: str) -> str:

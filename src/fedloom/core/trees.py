@@ -11,6 +11,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from fedloom.core.text import lists_by_key
+
 Tree: TypeAlias = dict[str, Tensor]
 
 # A block of numbers fits the cache and is long enough for sequential reads. Entries of fewer than _SMALL numbers are
@@ -123,10 +125,8 @@ class _Sum:
 
 def _zero_sums(tree: Tree) -> list[_Sum]:
     """Return empty sums: one for each large floating entry, and one for the small entries of each dtype."""
-    groups: dict[str | torch.dtype, list[str]] = {}
-    for name, value in tree.items():
-        if value.is_floating_point():
-            groups.setdefault(value.dtype if value.numel() < _SMALL else name, []).append(name)
+    floating = ((name, value) for name, value in tree.items() if value.is_floating_point())
+    groups = lists_by_key((value.dtype if value.numel() < _SMALL else name, name) for name, value in floating)
     return [_Sum(names) for names in groups.values()]
 
 
@@ -164,9 +164,7 @@ def sent_to(tensor: Tensor, device: torch.device) -> Tensor:
 
 def tree_on(tree: Mapping[str, Tensor], device: torch.device) -> Tree:
     """Copy a tree to `device`, in the plain memory order: one copy for each dtype, as a copy of each entry waits."""
-    names_by_dtype: dict[torch.dtype, list[str]] = {}
-    for name, tensor in tree.items():
-        names_by_dtype.setdefault(tensor.dtype, []).append(name)
+    names_by_dtype = lists_by_key((tensor.dtype, name) for name, tensor in tree.items())
     copied: Tree = {}
     for names in names_by_dtype.values():
         flat = sent_to(torch.cat([tree[name].detach().reshape(-1) for name in names]), device)

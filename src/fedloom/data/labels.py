@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedloom.core.errors import DataError
+from fedloom.core.text import lists_by_key
 
 _SHORT = {"y": "yes", "n": "no", "t": "true"}
 _LISTED = 3  # groups in a note
@@ -60,9 +61,7 @@ def folded(name: str) -> str:
 
 def near_twins(names: Iterable[str]) -> list[tuple[str, ...]]:
     """Return groups of different names that look like spellings of one name."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(folded(name), []).append(name)
+    groups = lists_by_key((folded(name), name) for name in names)
     return [tuple(group) for group in groups.values() if len(group) > 1]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.core.text import lists_by_key
 from fedloom.core.trees import Tree
 from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.nets.loaded_net import LoadedNet
@@ -67,10 +68,7 @@ class Optimizer:
     def _split(self, specs: OptimizerSpec | Sequence[OptimizerSpec]) -> Iterable[tuple[OptimizerSpec, list[int]]]:
         if isinstance(specs, OptimizerSpec):
             return [(specs, list(range(len(self.parameters))))]
-        groups: dict[OptimizerSpec, list[int]] = {}
-        for index, spec in enumerate(specs):
-            groups.setdefault(spec, []).append(index)
-        return groups.items()
+        return lists_by_key((spec, index) for index, spec in enumerate(specs)).items()
 
     def _decayed_rate(self, spec: OptimizerSpec, round_: int) -> Tensor | None:
         if spec.decay == 1:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedloom.core.files import without_nan
 from fedloom.core.registry import Registry
+from fedloom.core.text import lists_by_key
 
 LARGEST_SUM = 1e100  # of what a client reports, if it is finite: 32 bits give less, and sums over clients stay finite
 
@@ -223,9 +224,7 @@ class MetricStates:
     @staticmethod
     def new(predictions: Predictions, kinds: MetricKinds) -> "MetricStates":
         """Return the states of one batch, of metrics by name."""
-        sharing = dict[str, list[type[Metric]]]()
-        for name, kind in kinds.items():
-            sharing.setdefault(kind.shared or name, []).append(kind)
+        sharing = lists_by_key((kind.shared or name, kind) for name, kind in kinds.items())
         states = {name: of[0].state_type().new_for(predictions, of) for name, of in sharing.items()}
         return MetricStates(len(predictions.labels), states)
 

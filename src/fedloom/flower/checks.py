@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedloom.core.records import Record, floats_of
 from fedloom.core.tables import ClassTable
+from fedloom.core.text import lists_by_key
 from fedloom.core.trees import Tree
 from fedloom.engine.jobs import JobResult
 from fedloom.engine.round_report import CE
@@ -177,9 +178,7 @@ def _norm(tensor: Tensor) -> float:
 
 def median_norms(norms: Iterable[UploadNorm]) -> dict[str, float]:
     """Return a client's median norm by key, so that one that sends many rows does not count more than others."""
-    lengths: dict[str, list[float]] = {}
-    for norm in norms:
-        lengths.setdefault(norm.key, []).append(norm.norm)
+    lengths = lists_by_key((norm.key, norm.norm) for norm in norms)
     return {key: statistics.median(values) for key, values in lengths.items()}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from fedloom.core.errors import FedloomError, printable, short_repr
+from fedloom.core.text import lists_by_key
 from fedloom.data import Scenario
 from fedloom.flower.bindings import NodeBindings, WrongClientError
 from fedloom.flower.findings import clock_difference
@@ -73,10 +74,8 @@ class Absences:
 
     def by_client(self) -> dict[int | None, list[str]]:
         """Return the reasons as sentences, by client; the last one is the newest. None: the client is unknown."""
-        reasons: dict[int | None, list[str]] = {}
-        for node, entry in self._entries.items():
-            reasons.setdefault(entry.client, []).append(f"node {node} is left out: {entry.reason}")
-        return reasons
+        entries = self._entries.items()
+        return lists_by_key((entry.client, f"node {node} is left out: {entry.reason}") for node, entry in entries)
 
 
 class FederationError(FedloomError):

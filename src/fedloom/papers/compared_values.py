@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from tabulate import tabulate
 
-from fedloom.core.text import listed, seeds_text
+from fedloom.core.text import listed, lists_by_key, seeds_text
 from fedloom.papers import verdicts
 from fedloom.papers.measurements import ACCURACY, GAIN, OTHER_IMAGES, VARIANT, Measurement, printed_rows
 from fedloom.papers.recipe import PrintedValue, Recipe
@@ -100,10 +100,7 @@ def compare_values(
         failures: why cells failed, by column and row, then by seed.
     """
     other_data = any(measurement.stand_in for measurement in measurements)
-    by_value: dict[tuple[str, str, str, str | None], list[Measurement]] = {}
-    for measurement in measurements:
-        key = measurement.column, measurement.row, measurement.metric, measurement.domain
-        by_value.setdefault(key, []).append(measurement)
+    by_value = lists_by_key(((of.column, of.row, of.metric, of.domain), of) for of in measurements)
     compared = []
     for value, column, row in printed_rows(recipe):
         measured = by_value.get((column or "", row, value.metric, value.domain), [])
@@ -114,10 +111,8 @@ def compare_values(
 def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[ComparedOrder]:
     """Compare the order of the methods with the printed one, by column and metric.
     Variants do not count, and gains have the order of the accuracies that they come from."""
-    groups: dict[tuple[str, str, str | None], list[ComparedValue]] = {}
-    for value in values:
-        if not VARIANT.search(value.row) and value.metric != GAIN:
-            groups.setdefault((value.column, value.metric, value.domain), []).append(value)
+    ordered = (value for value in values if not VARIANT.search(value.row) and value.metric != GAIN)
+    groups = lists_by_key(((value.column, value.metric, value.domain), value) for value in ordered)
     compared = []
     for (column, metric, domain), group in groups.items():
         if all(value.theirs is None for value in group):

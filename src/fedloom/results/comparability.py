@@ -7,7 +7,7 @@ that were tuned for both. Settings that a study names differently stay apart."""
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedloom.core.text import listed
+from fedloom.core.text import listed, lists_by_key
 from fedloom.results.group import ResultRow
 
 OWN_COLUMNS = frozenset({"method", "preset", "evaluation.protocol", "evaluation.select"})
@@ -98,9 +98,7 @@ def same_runs(row: ResultRow, other: ResultRow) -> bool:
 
 def same_runs_notes(rows: Sequence[ResultRow]) -> list[str]:
     """Return a sentence that names the rows of the same runs; none without such rows."""
-    labels_by_run: dict[Hashable, list[str]] = {}
-    for row in rows:
-        labels_by_run.setdefault(run_identity(row), []).append(row["label"])
+    labels_by_run = lists_by_key((run_identity(row), row["label"]) for row in rows)
     repeated = [listed(labels) for labels in labels_by_run.values() if len(labels) > 1]
     why = "The same runs, because their configs are equal; a comparison counts them once"
     return [f"{why}: {'; '.join(repeated)}"] if repeated else []
@@ -120,9 +118,7 @@ def row_names(rows: Sequence[ResultRow]) -> list[RowName]:
     A study's names come first, with the keys that differ where one name stands for several settings. Otherwise options
     of method and optimiser go to the method's name where a setting has several, and other keys to the setting's."""
     numbers = _numbers(rows, same_setting)
-    members: dict[int, list[ResultRow]] = {}
-    for number, row in zip(numbers, rows, strict=True):
-        members.setdefault(number, []).append(row)
+    members = lists_by_key(zip(numbers, rows, strict=True))
     words = {number: _setting_words(settled) for number, settled in members.items()}
     settings = _told_apart({number: ", ".join(words[number]) for number in words}, members)
     kinds = [(row["method"], number, row["protocol"], row["select"]) for row, number in zip(rows, numbers, strict=True)]

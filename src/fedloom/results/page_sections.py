@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedloom.core.text import counted, listed, seeds_text
+from fedloom.core.text import counted, listed, lists_by_key, seeds_text
 from fedloom.results.data_table import Cell, DataTable
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def progress(study: StudyPlan, ended: Outcome) -> PageSection:
         f"{len(done)} of {counted(len(study.cells), 'cell')} done, {len(failed)} failed, {len(remaining)} not run yet"
         + (f", {len(ended.spared)} spared because their rows are decided" if ended.spared else "")
     )
-    groups: dict[str, list[Planned]] = {}
-    for cell in study.cells:
-        groups.setdefault(cell.group, []).append(cell)
+    groups = lists_by_key((cell.group, cell) for cell in study.cells)
     untouched = [name for name, cells in groups.items() if all(cell.name in remaining for cell in cells)]
     rows: list[list[Cell]] = [
         [name, *(_seeds(cells, names) for names in (done, failed, remaining)), _why(cells, ended)]
@@ -77,10 +75,8 @@ def _seeds(cells: Sequence[Planned], names: Collection[str]) -> Cell:
 
 def _why(cells: Sequence[Planned], ended: Outcome) -> str:
     """Return the reasons of failure, each once, with its seeds if there are several."""
-    by_reason: dict[str, list[int]] = {}
-    for cell in cells:
-        if cell.name in ended.failed:
-            by_reason.setdefault(ended.failed[cell.name], []).append(cell.config.seed)
+    failed = [cell for cell in cells if cell.name in ended.failed]
+    by_reason = lists_by_key((ended.failed[cell.name], cell.config.seed) for cell in failed)
     if len(by_reason) < 2:
         return "".join(by_reason)
     return "; ".join(f"{seeds_text(seeds)}: {why}" for why, seeds in by_reason.items())

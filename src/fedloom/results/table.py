@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedloom.core.text import distinct_notes, flat, listed
+from fedloom.core.text import distinct_notes, flat, listed, lists_by_key
 from fedloom.results.comparability import OWN_COLUMNS, key_words, own_prefixes, setting_keys
 from fedloom.results.difference import STEP
 from fedloom.results.group import MAIN_PROTOCOL, Group, ResultRow, mean_std
@@ -97,9 +97,7 @@ def grouped(results: Sequence[RunData]) -> list[Group]:
     if told:
         results = _without_settings(results)
         run_keys = _keys(results)
-    runs_by_row: dict[tuple[_Key, tuple[str, str] | None], list[RunData]] = {}
-    for row_key, result in zip(_row_keys(results, run_keys), results, strict=True):
-        runs_by_row.setdefault(row_key, []).append(result)
+    runs_by_row = lists_by_key(zip(_row_keys(results, run_keys), results, strict=True))
     keys = [dict(key) for key, _ in runs_by_row]
     shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
     groups = []
@@ -145,10 +143,8 @@ def _listed_protocols(result: RunData) -> Sequence[str]:
 
 def not_offered_notes(results: Sequence[RunData]) -> list[str]:
     """Return a sentence for each method that lacks a model which some protocol of its runs tests."""
-    protocols_by_reason: dict[str, list[str]] = {}
-    for result in results:
-        for protocol, reason in result.numbers.get("not_offered", {}).items():
-            protocols_by_reason.setdefault(reason, []).append(protocol)
+    pairs = (pair for result in results for pair in result.numbers.get("not_offered", {}).items())
+    protocols_by_reason = lists_by_key((reason, protocol) for protocol, reason in pairs)
     return [
         f"{reason}: not tested in {listed(dict.fromkeys(protocols))}"
         for reason, protocols in protocols_by_reason.items()

@@ -6,7 +6,17 @@ from statistics import fmean
 from typing import Literal
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.core.text import counted, is_share, listed, percent, seed_counts_text, seeds_share, seeds_text, unit
+from fedloom.core.text import (
+    counted,
+    is_share,
+    listed,
+    lists_by_key,
+    percent,
+    seed_counts_text,
+    seeds_share,
+    seeds_text,
+    unit,
+)
 from fedloom.results import group as grouping
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS
@@ -206,13 +216,8 @@ def comparison_notes(
     labels = [group.row["label"] for group in groups]
     notes = []
     if len({*zip(places, contexts, strict=True)}) > len({*places}):
-        labels_by_context: dict[str, list[str]] = {}
-        for context, label in zip(contexts, labels, strict=True):
-            labels_by_context.setdefault(context, []).append(label)
-        told = "; ".join(
-            f"{context}: {listed(members)}" if context else listed(members)
-            for context, members in labels_by_context.items()
-        )
+        labels_by_context = lists_by_key(zip(contexts, labels, strict=True)).items()
+        told = "; ".join(f"{context}: {listed(of)}" if context else listed(of) for context, of in labels_by_context)
         notes.append(f"Compared only among themselves: {told}.")
     untested = {
         index

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import isclose, isfinite
 
-from fedloom.core.text import BASELINE, counted, listed, plus_minus
+from fedloom.core.text import BASELINE, counted, listed, lists_by_key, plus_minus
 from fedloom.results.comparability import context_numbers, different_keys, row_names, same_runs
 from fedloom.results.difference import MIN_SEEDS, Difference, best_of, rank_intervals
 from fedloom.results.group import ResultRow, mean_std
@@ -21,9 +21,7 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
     Rows that do not compare by the rule of `comparability` are not ranked together: each context gets its own sentence.
     Rows with a diverged run, and training on pooled data, are named and not ranked."""
     names = [name.setting for name in row_names(rows)]
-    contexts: dict[int, list[int]] = {}
-    for index, number in enumerate(context_numbers(rows)):
-        contexts.setdefault(number, []).append(index)
+    contexts = lists_by_key((number, index) for index, number in enumerate(context_numbers(rows)))
     firsts = [members[0] for members in contexts.values()]
     headings = _headings([rows[first] for first in firsts], [names[first] for first in firsts])
     sentences = []

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.core.text import listed
+from fedloom.core.text import listed, lists_by_key
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, RoundReport, Worker
 from fedloom.engine.jobs import EvalResult
@@ -104,9 +104,7 @@ class ProtocolTests:
 
     def notes(self) -> list[str]:
         """Say once in which protocols the method is not tested, and how many clients have no test samples."""
-        reasons: dict[str, list[str]] = {}
-        for protocol, reason in self.not_offered.items():
-            reasons.setdefault(reason, []).append(protocol)
+        reasons = lists_by_key((reason, protocol) for protocol, reason in self.not_offered.items())
         notes = [f"{reason}, so it is not tested in {listed(protocols)}" for reason, protocols in reasons.items()]
         scenario = self.federation.scenario
         without_tests = 0 if scenario.remote else int((scenario.test.sizes == 0).sum())

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.text import flat
+from fedloom.core.text import flat, lists_by_key
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.log import NEWCOMERS, TESTED_SPLITS, Row, main_protocol
@@ -25,9 +25,7 @@ class Tracker(Callback):
         self._earlier_rows: dict[int, list[Row]] = {}
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> None:
-        self._earlier_rows = {}
-        for row in rows:
-            self._earlier_rows.setdefault(row["round"], []).append(row)
+        self._earlier_rows = lists_by_key((row["round"], row) for row in rows)
 
     def earlier_rows(self, first_round: int) -> dict[int, list[Row]]:
         """Return by round the rows of the rounds before `first_round`, the first one of this process."""

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from fedloom.core.text import percent
+from fedloom.core.text import lists_by_key, percent
 from fedloom.results.data_table import Cell, DataTable, or_dash
 from fedloom.results.group import Group
 from fedloom.results.plot_values import ChartRow
@@ -281,9 +281,7 @@ def _calibration(name: str, group: Group, tone: str) -> Markup | None:
 
 
 def _heat_maps(measured: Sequence[tuple[ChartRow, ClassResults]]) -> list[Markup]:
-    panels: dict[tuple[str, ...], list[tuple[str, list[float | None]]]] = {}
-    for row, results in measured:
-        panels.setdefault((row.panel, *results.classes), []).append((row.method, results.recall))
+    panels = lists_by_key(((row.panel, *results.classes), (row.method, results.recall)) for row, results in measured)
     maps = []
     for k, ((panel, *classes), cells) in enumerate(panels.items()):
         lowest = ", ".join(f"{label} {_lowest(recalls)}" for label, recalls in cells)

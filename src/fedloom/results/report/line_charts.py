@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-from fedloom.core.text import BASELINE, percent
+from fedloom.core.text import BASELINE, lists_by_key, percent
 from fedloom.results.pairs import Paired, all_paired
 from fedloom.results.plot_values import ChartRow
 from fedloom.results.plots import drawing
@@ -201,10 +201,7 @@ _MOST_LINES, _EMPHASISED = 14, 7  # of more lines, the best and the baseline alo
 
 def by_panel(rows: Sequence[ChartRow]) -> dict[str, list[ChartRow]]:
     """Group rows by the setting in which they compare, in the order of their first appearance."""
-    panels: dict[str, list[ChartRow]] = {}
-    for row in rows:
-        panels.setdefault(row.panel, []).append(row)
-    return panels
+    return lists_by_key((row.panel, row) for row in rows)
 
 
 def wide_and_narrow(

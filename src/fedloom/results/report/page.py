@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedloom.core.text import BASELINE, listed, percent
+from fedloom.core.text import BASELINE, listed, lists_by_key, percent
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.fairness import fairness_table
 from fedloom.results.group import Group
@@ -212,9 +212,7 @@ def _notes(groups: Sequence[Group], limits: Sequence[str]) -> list[str]:
         notes.append("Protocols or ways of selecting a round differ: such accuracies answer different questions.")
     if any(group.row["select"] == "best_test" for group in groups):
         notes.append("select best_test chooses the round by looking at the test set, so it is too high.")
-    by_seeds: dict[tuple[int, ...], list[str]] = {}
-    for group in groups:
-        by_seeds.setdefault(tuple(group.row["seeds"]), []).append(group.row["label"])
+    by_seeds = lists_by_key((tuple(group.row["seeds"]), group.row["label"]) for group in groups)
     if len(by_seeds) > 1:
         reason = "; ".join(f"{listed(seeds)} for {_few(labels)}" for seeds, labels in by_seeds.items())
         notes.append(f"Rows are means over unequal seeds: {reason}.")

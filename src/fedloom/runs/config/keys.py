@@ -18,6 +18,7 @@ from fedloom.core.key_models import Keys
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.core.synonyms import meant_by
+from fedloom.core.text import lists_by_key
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.data.dataset import Dataset
 from fedloom.methods import METHODS
@@ -163,14 +164,8 @@ def sections_by_key(config: type[BaseModel], method: str) -> dict[str, list[str]
     """Return the sections that know a key, by its name: those of `config` first, then the scenario's, `method`'s and
     the models'. Other methods only count for keys that no other section knows."""
     of_methods = (pair for name, kind in METHODS for pair in keys_with_sections(kind.Options, name))
-    return _sections_of_keys(of_methods) | _sections_of_keys(_every_key(config, method))
-
-
-def _sections_of_keys(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    sections: dict[str, list[str]] = {}
-    for section, key in dict.fromkeys(pairs):
-        sections.setdefault(key, []).append(section)
-    return sections
+    fewest, every = (dict.fromkeys(pairs) for pairs in (of_methods, _every_key(config, method)))
+    return lists_by_key((key, section) for section, key in fewest) | lists_by_key((k, section) for section, k in every)
 
 
 def _every_key(config: type[BaseModel], method: str) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.text import lists_by_key
 from fedloom.runs.storage import finished_runs
 from fedloom.runs.storage.data_record import read_record, refuse_mixed_data
 from fedloom.runs.storage.folders import finished_folders, round_of
@@ -72,11 +73,8 @@ def done_of(study: StudyPlan, ended: Outcome, allow_mixed: bool = False) -> dict
     values share an entry. Raises `ConfigError` if they are of different versions of fedloom, unless `allow_mixed`."""
     if not allow_mixed:
         finished_runs.refuse_mixed_results(ended.results.values())
-    results_by_row: dict[tuple[str, str], list[RunData]] = {}
-    for cell in study.cells:
-        if cell.name in ended.done:
-            results_by_row.setdefault((cell.setting, cell.method), []).append(ended.results[ended.done[cell.name]])
-    return results_by_row
+    done = ((cell, ended.done[cell.name]) for cell in study.cells if cell.name in ended.done)
+    return lists_by_key(((cell.setting, cell.method), ended.results[folder]) for cell, folder in done)
 
 
 def failed_of(study: StudyPlan, ended: Outcome) -> dict[tuple[str, str], dict[int, str]]:
@@ -114,18 +112,14 @@ def studies_of(results: Sequence[RunData]) -> list[Path]:
 
 def _as_cells(collected: finished_runs.CollectedRuns) -> None:
     """Order a study's runs as its cells, with their names, each run once for each cell; leave out those of no cell."""
-    by_folder: dict[Path | None, list[RunData]] = {}
-    for result in collected.results:
-        by_folder.setdefault(None if result.folder is None else result.folder.parent, []).append(result)
+    by_folder = lists_by_key((run.folder and run.folder.parent, run) for run in collected.results)
     collected.results.clear()
     for folder, results in by_folder.items():
         study = None if folder is None else read(folder)
         if folder is None or study is None:
             collected.results += results
             continue
-        by_fingerprint: dict[str, list[RunData]] = {}
-        for result in results:
-            by_fingerprint.setdefault(str(result.numbers.get("fingerprint", "")), []).append(result)
+        by_fingerprint = lists_by_key((str(run.numbers.get("fingerprint", "")), run) for run in results)
         study_folder = StudyFolder(folder)
         choices, plans = Choices(study, study_folder), study_folder.plans()
         tuned = ((cell, choices.of(cell)[0]) for cell in study.cells)

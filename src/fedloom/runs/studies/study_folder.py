@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_digest, json_text, parse_json, parse_yaml, write_atomic
-from fedloom.core.text import ALPHA, MARGIN
+from fedloom.core.text import ALPHA, MARGIN, lists_by_key
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage import folders
 from fedloom.runs.storage.finished_runs import TRIALS, version_of
@@ -229,9 +229,7 @@ def _fixed(study: StudyPlan) -> dict[str, Any]:
 
 def _record(study: StudyPlan) -> dict[str, Any]:
     """Return the plan of a study's comparisons: families with members and alpha, margin, seeds, and a hash of it."""
-    members: dict[str, list[str]] = {}
-    for group, name in study.families.items():
-        members.setdefault(name, []).append(group)
+    members = lists_by_key((name, group) for group, name in study.families.items())
     families = [{"name": name, "alpha": ALPHA, "members": groups} for name, groups in members.items()]
     seeds = sorted({cell.config.seed for cell in study.cells})
     record = {"families": families, "margin": _fixed(study)["margin"], "seeds": seeds}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedloom.core.errors import DataError, short_repr
+from fedloom.core.text import lists_by_key
 from fedloom.data.labels import MISSING_MARKS, missing_marks
 from fedloom.data.sources.tables.columns import (
     CellFormat,
@@ -88,9 +89,7 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
     words as rows, which would become one feature each."""
     counts = column.counts()
     cells = sum(counts.values())
-    words: dict[str, list[str]] = {}
-    for word in counts:
-        words.setdefault(word_kind(word, cell_format), []).append(word)
+    words = lists_by_key((word_kind(word, cell_format), word) for word in counts)
     by_kind = Counter({kind: sum(counts[word] for word in listed) for kind, listed in words.items()})
     origin = f"{path}: column '{column.name}'"
     otherwise = f"name it in `categorical` if these are names, or leave it out (`drop: {json.dumps([column.name])}`)"
