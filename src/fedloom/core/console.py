@@ -26,8 +26,7 @@ from fedloom.core.text import render_template
 _RECORDED_COLUMNS = 90
 _STYLE = "white-space:pre;overflow-x:auto;line-height:normal;font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace"
 _HTML = f'<pre style="{_STYLE}">{{code}}</pre>'
-_UNBOUNDED = 10_000
-_FILE_COLUMNS = 10_000  # columns of a file or pipe, which have no edge
+_UNBOUNDED = 10_000  # columns, also of a file or pipe, which have no edge
 
 
 class PlainConsole(Console):
@@ -43,7 +42,7 @@ def console_of(as_json: bool) -> Console:
     """Where tables and progress go: stderr if stdout is reserved for JSON."""
     console = PlainConsole(stderr=as_json, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _FILE_COLUMNS
+        console.width = _UNBOUNDED
     return console
 
 

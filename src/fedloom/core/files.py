@@ -244,7 +244,7 @@ def parse_yaml(text: str, max_length: int = _MAX_LENGTH) -> Any:
     if len(text) > max_length:
         raise _RefusedYaml(f"more than {max_length:,} characters; no config is that long")
     try:
-        return _copy_containers(_load(text))
+        return copied(_load(text))
     except (ValueError, OverflowError) as error:  # a date such as 2024-99-99, a number of 5,000 digits
         raise _RefusedYaml(str(error)) from None
 
@@ -296,11 +296,11 @@ def _load(text: str) -> Any:
     return yaml.load(text, _Loader)  # a safe loader
 
 
-def _copy_containers(value: Any) -> Any:
-    """Copy dicts and lists, because YAML aliases and cached documents would share mutable parts."""
-    if isinstance(value, dict):
-        return {key: _copy_containers(entry) for key, entry in value.items()}
-    return [_copy_containers(entry) for entry in value] if isinstance(value, list) else value
+def copied(value: Any) -> Any:
+    """Copy mappings and lists, which YAML aliases and cached documents would share; the values in them are shared."""
+    if isinstance(value, Mapping):
+        return {key: copied(entry) for key, entry in value.items()}
+    return [copied(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _refuse_large(text: str) -> None:

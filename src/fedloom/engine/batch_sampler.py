@@ -99,9 +99,6 @@ class BatchSampler:
         """Return samples [n] in their order, without augmentation, as the batches of a statistics pass."""
         return EpochBatches(self._of_passes, Draws(draws.order, None), sent_to(indices, self.data.y.device), 0)
 
-    def pass_batch(self, indices: Tensor) -> Batch:
-        return Batch(self.data.gather(indices), self.data.y[indices])
-
     def gather(self, indices: Tensor, draws: Draws) -> Tensor:
         """Return the inputs of a training batch, augmented if the run augments."""
         if draws.augment is None:

@@ -23,7 +23,7 @@ from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.means import with_label_counts
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Choose, Collect, Consts, Phase, Predictor, Train
+from fedloom.methods.contract.phases import Batch, Choose, Collect, Consts, Phase, Predictor, Train
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.loaded_net import LoadedNet, group_of
 from fedloom.nets.net import EXTRA, Net, Role, deep_copy, has_batch_norm
@@ -265,7 +265,7 @@ class Worker:
         if phase.collect and not results.steps:  # a single sample under batch norm takes no step, but has statistics
             with memory.in_net():
                 net.eval()
-                batch = sampler.pass_batch(job.indices)
+                batch = Batch(sampler.data.gather(job.indices), sampler.data.y[job.indices])
                 results.add_objective(objective(net, batch, client.consts, phase), batch)
         client.trained(results.mean_terms(), results.statistics(), optimizer.steps, results.samples)
 

@@ -76,5 +76,4 @@ class QFedAvg(fm.Method):
 
 
 def _losses(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """The cross-entropy of each sample [B, 1]."""
     return fm.cross_entropy(net(batch.x), batch.y).unsqueeze(1)

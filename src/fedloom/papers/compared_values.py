@@ -10,8 +10,8 @@ from tabulate import tabulate
 
 from fedloom.core.text import listed, lists_by_key, seeds_text
 from fedloom.papers import verdicts
-from fedloom.papers.measurements import ACCURACY, GAIN, OTHER_IMAGES, VARIANT, Measurement, printed_rows
-from fedloom.papers.recipe import PrintedValue, Recipe
+from fedloom.papers.measurements import ACCURACY, GAIN, OTHER_IMAGES, VARIANT, Measurement, PrintedRow, printed_rows
+from fedloom.papers.recipe import Recipe
 from fedloom.papers.verdicts import NOT_RUN, STEP, RankAgreement, Verdict
 from fedloom.results.data_table import Cell, DataTable
 from fedloom.results.group import mean_std
@@ -104,7 +104,8 @@ def compare_values(
     compared = []
     for value, column, row in printed_rows(recipe):
         measured = by_value.get((column or "", row, value.metric, value.domain), [])
-        compared.append(_compare(recipe, value, column, row, measured, other_data, failures or {}))
+        reason = _reason(recipe, (value, column, row), measured, other_data, failures or {})
+        compared.append(_compare(recipe, (value, column, row), measured, other_data, reason))
     return compared
 
 
@@ -131,9 +132,8 @@ def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Comp
 def limitations(values: Sequence[ComparedValue], failures: FailureReasons | None = None) -> list[str]:
     """List the limits of the comparison: seeds, values that are equal on all of them, failures, and rows not run."""
     run = [value for value in values if value.was_run]
-    sentences = []
-    for column, rows in _rows_by_column(value for value in run if len(value.seeds) == 1).items():
-        sentences.append(f"{column}: one seed only, which decides nothing: {listed(rows)}.")
+    single = _rows_by_column(value for value in run if len(value.seeds) == 1).items()
+    sentences = [f"{column}: one seed only, which decides nothing: {listed(rows)}." for column, rows in single]
     sentences += _different_seeds(run)
     accuracies = (value for value in run if value.metric in ACCURACY)
     constant = (value for value in accuracies if len(value.ours) > 1 and len(set(value.ours)) == 1)
@@ -179,18 +179,12 @@ def _rows_by_column(values: Iterable[ComparedValue]) -> dict[str, list[str]]:
 
 
 def _compare(
-    recipe: Recipe,
-    value: PrintedValue,
-    column: str | None,
-    row: str,
-    measurements: Sequence[Measurement],
-    other_data: bool,
-    failures: FailureReasons,
+    recipe: Recipe, printed_row: PrintedRow, measurements: Sequence[Measurement], other_data: bool, reason: str | None
 ) -> ComparedValue:
+    value, column, row = printed_row
     by_seed = {measurement.seed: measurement.ours for measurement in sorted(measurements, key=lambda m: m.seed)}
     numbers = {seed: ours for seed, ours in by_seed.items() if ours is not None}
     to_target = value.metric.startswith("rounds_to_")
-    reason = _reason(recipe, value, column, row, measurements, other_data, failures)
     if reason is None and measurements and not numbers and not to_target:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
     seeds, ours = list(by_seed if to_target else numbers), list(numbers.values())
@@ -213,15 +207,10 @@ def _compare(
 
 
 def _reason(
-    recipe: Recipe,
-    value: PrintedValue,
-    column: str | None,
-    row: str,
-    measurements: Sequence[Measurement],
-    other_data: bool,
-    failures: FailureReasons,
+    recipe: Recipe, printed: PrintedRow, measurements: Sequence[Measurement], other_data: bool, failures: FailureReasons
 ) -> str | None:
     """Why a printed value cannot be compared with ours; None if it can."""
+    value, column, row = printed
     run_row, _ = recipe.table.predictor_rows.get(row, (row, ""))
     if column is None:
         return "a mean over other columns"

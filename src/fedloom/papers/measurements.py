@@ -79,7 +79,10 @@ def measure(recipe: Recipe, results: CellResults, changed: str = "", comparable:
     return measurements
 
 
-def printed_rows(recipe: Recipe) -> Iterator[tuple[PrintedValue, str | None, str]]:
+PrintedRow = tuple[PrintedValue, str | None, str]  # with its column of the study, if any, and a row for it
+
+
+def printed_rows(recipe: Recipe) -> Iterator[PrintedRow]:
     """Yield every printed value with its column of the study, if any, and each row that stands for it."""
     for value in recipe.values:
         column = recipe.column(value.column)

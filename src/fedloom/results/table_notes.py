@@ -178,7 +178,6 @@ def run_notes(groups: Sequence[grouping.Group]) -> list[str]:
 
 
 def _devices(groups: Sequence[grouping.Group]) -> list[str]:
-    """Return a sentence on the devices that trained; empty if all runs trained on the CPU."""
     labels_by_device: dict[str, dict[str, None]] = {}
     for group in groups:
         for run in group.results:
@@ -192,7 +191,6 @@ def _devices(groups: Sequence[grouping.Group]) -> list[str]:
 
 
 def _ended_early(groups: Sequence[grouping.Group]) -> list[str]:
-    """Return a sentence that names the rows and seeds of runs that ended early; empty without any."""
     seeds_by_row = {
         group.row["label"]: [run.numbers["seed"] for run in group.results if run.numbers.get("stopped")]
         for group in groups

@@ -57,7 +57,6 @@ def _ranked(rows: Sequence[ResultRow]) -> str:
 
 
 def _pooled(rows: Sequence[ResultRow]) -> str:
-    """Return what training on the pooled data reaches; empty if no row does."""
     texts = [
         f"{_name(row, rows)} reaches {plus_minus(row['accuracy'], row['std'])} % on the pooled data of all clients"
         for row in rows
@@ -67,7 +66,6 @@ def _pooled(rows: Sequence[ResultRow]) -> str:
 
 
 def _diverged(rows: Sequence[ResultRow]) -> str:
-    """Return the sentence that names diverged rows and how many of their seeds diverged; empty if none did."""
     names = []
     for row in rows:
         if row["diverged"]:
@@ -77,7 +75,6 @@ def _diverged(rows: Sequence[ResultRow]) -> str:
 
 
 def _repeated(rows: Sequence[ResultRow]) -> str:
-    """Return which rows show the runs of an earlier one under another name; empty if none does."""
     texts = []
     for row in rows:
         first = next(earlier for earlier in rows if same_runs(row, earlier))

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import Record, map_tensors
 from fedloom.core.streams import Streams, generator_states
+from fedloom.core.text import lists_by_key
 from fedloom.core.trees import Tree
 from fedloom.engine.client import CPU, Worker
 from fedloom.engine.jobs import Client, EvalJob, EvalResult, JobResult, staged
@@ -171,11 +172,8 @@ class Batched(Engine):
         self.fast: FastStacks | None = worker.speedups.stacks(worker.data, stack)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        groups: dict[Hashable, list[Client]] = {}
-        for job in list(jobs):
-            client = self.worker.begin(job)
-            groups.setdefault(self._key(client), []).append(client)
-        for key, clients in groups.items():
+        started = map(self.worker.begin, list(jobs))
+        for key, clients in lists_by_key((self._key(client), client) for client in started).items():
             # The largest first: clients with batches left are then the first rows of the stack.
             clients.sort(key=lambda client: -client.job.indices.numel())
             while clients:

@@ -88,7 +88,6 @@ class StackedTraining:
         return self.tree
 
     def _orders(self, client: Client) -> list[Tensor]:
-        """Draw the samples of each epoch of a client."""
         sampler = self.worker.sampler
         job = sampler.job_of(self.phase, client.job)
         return [sampler.epoch_order(job, client.draws) for _ in range(self.phase.epochs)]

@@ -109,7 +109,6 @@ def calibration(group: Group) -> CalibrationCurve | None:
 
 
 def _added(recorded: Sequence[Sequence[_Bin]]) -> list[_AddedBin]:
-    """Add the bins of several runs."""
     added: list[_AddedBin] = []
     for parts in zip(*recorded, strict=True):
         used = [part for part in parts if part is not None and None not in part]

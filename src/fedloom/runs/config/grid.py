@@ -7,8 +7,9 @@ from itertools import product
 from typing import Any
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.files import copied
 from fedloom.runs.config.keys import refuse_many
-from fedloom.runs.config.kinds import KIND_KEYS, at, copied, fitted_to_kinds
+from fedloom.runs.config.kinds import KIND_KEYS, at, fitted_to_kinds
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.storage.schemas import leaves
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.files import copied
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
 from fedloom.data.sources.nodes import Nodes
 from fedloom.methods import METHODS, OptimizerSpec
@@ -106,13 +107,6 @@ def at(values: Any, path: Sequence[str]) -> Any:
         else:
             return None
     return values
-
-
-def copied(value: Any) -> Any:
-    """Copy sections and lists; the values in them are shared, as models and scenarios may be objects."""
-    if isinstance(value, Mapping):
-        return {key: copied(entry) for key, entry in value.items()}
-    return [copied(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _unfit_keys(former: Mapping[str, Any], values: dict[str, Any]) -> Iterator[tuple[_Path, str, list[str]]]:
