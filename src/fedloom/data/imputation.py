@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from fedloom.core.errors import DataError, short_repr, suggest_name
@@ -36,13 +36,11 @@ _LARGEST = 1e30
 _LISTED = 5  # columns in a sentence
 
 
-class ImputedColumn(BaseModel):
+class ImputedColumn(BaseModel, frozen=True):
     """The rule by which missing cells of a column are filled. features: names of its features: the column for numbers,
     "column=word" for each of its words. value: a number, or a word; None until it is known. indicator: whether
     `missing(column)` is a feature, 1 where the cell was missing. observed, missing: training cells with and without a
     value; a node's training cells are all nodes' together."""
-
-    model_config = ConfigDict(frozen=True)
 
     column: str
     features: tuple[str, ...]
@@ -90,10 +88,8 @@ def unobserved_error(column: str) -> DataError:
     return DataError(f"column '{column}': no training row has a value to impute from; {remedy}")
 
 
-class Impute(Keys):
+class Impute(Keys, extra="forbid", frozen=True, allow_inf_nan=False):
     """How missing cells of feature columns are filled: by a value over the training rows, or a constant one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     numbers: Strategy | Constant = "mean"
     words: Literal["most_frequent", "constant"] | Constant = "most_frequent"

@@ -263,10 +263,8 @@ class Federation:
         attackers = frozenset[int]() if method.spec.pooled else frozenset(self.scenario.bad).intersection(clients)
         # The engine asks for each job when a client starts, and no client trains after this loop.
         observed = self.observer is not None and method is self.method
-        sent, by_client = (
-            self._jobs(round_, clients, clients if observed else attackers, steps),
-            dict[int, jobs.JobResult](),
-        )
+        sent = self._jobs(round_, clients, clients if observed else attackers, steps)
+        by_client = dict[int, jobs.JobResult]()
         for result in self.engine.run(sent):
             by_client[result.client] = result
             work.bytes_up[result.client] = wire_size(result.upload) if result.upload else 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from fedloom.core.errors import RunFolderError, printable
 from fedloom.core.files import read_file, write_atomic
@@ -60,10 +60,8 @@ _MOST_ROUNDS = 500  # in the status
 _MOST_SIMULATED = 100  # clients with their own rows in the status of a simulation
 
 
-class Strict(BaseModel):
+class Strict(BaseModel, extra="forbid", strict=True):
     """Values of exactly the declared keys and types."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Stored(Strict):

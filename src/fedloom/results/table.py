@@ -217,9 +217,7 @@ def _label(key: dict[str, str], siblings: Sequence[dict[str, str]], differing: d
 
 
 def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, setting: dict[str, str]) -> Group:
-    by_seed: dict[int, RunData] = {}
-    for run in runs:
-        by_seed.setdefault(run.numbers["seed"], run)
+    by_seed = {run.numbers["seed"]: run for run in reversed(runs)}  # the first one of each seed
     seed_runs = [by_seed[seed] for seed in sorted(by_seed)]
     numbers = [run.numbers for run in seed_runs]
     accuracies = [math.nan if n["accuracy"] is None else float(n["accuracy"]) for n in numbers]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, suggest_name
@@ -103,10 +103,8 @@ def numbers_of(uploads: Uploads, name: str) -> list[float]:
     return [get_number(upload, name) for upload in uploads.values()]
 
 
-class Options(BaseModel):
+class Options(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of every method's options: unknown keys are errors, numbers are finite, values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def resolved(self) -> dict[str, Any]:
         """Return all options as plain values; without those marked `LATER` that have their default."""

@@ -41,14 +41,10 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Call
     The caption states options that all rows share; majority baselines come below the rows. saved: makes the table that
     the links save in a format."""
     plain: list[Any] = [row.row for row in rows]
-    several, in_words = (
-        len({row.panel for row in rows}) > 1,
-        {column.heading: column for column in result_columns(plain)},
-    )
+    several = len({row.panel for row in rows}) > 1
+    in_words = {column.heading: column for column in result_columns(plain)}
     varying = [name for name in _UNIFORM if len({str(row[name]) for row in plain}) > 1]
-    pair_by_label: dict[str, Paired] = {}
-    for pair in pairs:
-        pair_by_label.setdefault(pair.label, pair)
+    pair_by_label = {pair.label: pair for pair in reversed(pairs)}  # the first one of each label
     method_by_label = {row.row["label"]: row.method for row in rows}
     names = {method_by_label[pair.reference] for pair in pairs}
     reference = names.pop() if len(names) == 1 else "the baseline"

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text, open_to_append, parse_json, read_file, write_atomic
@@ -37,15 +37,13 @@ def new_row(
 CALLBACK_SPLIT = "callback"  # of the rows that hold measures of callbacks
 NEWCOMERS = "newcomers"  # split of the rows of clients that never trained
 LARGEST = 1e300  # of a value: sums of such values are still finite
-_STRICT = ConfigDict(strict=True, extra="forbid")
 _Number = Annotated[float, Field(gt=-LARGEST, lt=LARGEST, allow_inf_nan=False)]
 _Id = Annotated[int, Field(ge=0, le=2**53)]
 
 
-class StoredRow(BaseModel):
+class StoredRow(BaseModel, extra="forbid", strict=True):
     """A row in a file."""
 
-    model_config = _STRICT
     round: _Id
     client: _Id | None
     split: str
@@ -240,8 +238,7 @@ class DriftRound:
         return json_text({"round": self.round, "values": self.values, "notes": self.notes}) + "\n"
 
 
-class _StoredRound(BaseModel):
-    model_config = _STRICT
+class _StoredRound(BaseModel, extra="forbid", strict=True):
     round: Annotated[int, Field(ge=1)]
     # files of earlier versions also have a class and an entry
     values: list[
