@@ -77,8 +77,20 @@ class Quantity(Partition):
         raise self.refusal(f"none of {self.max_draws} draws with alpha {self.alpha} gave each of {outcome}")
 
 
-class FixedClasses(Partition):
-    """Base: every class has k = classes_per_client N / C holders, a whole number, who share it."""
+@partition("classes")
+class Classes(Partition):
+    """Each client holds the same number of classes; each class is cut evenly between its holders, without a rest.
+
+    The plain reading of FedSSA's 2 of 10 and 10 of 100 classes (Yi et al. 2024). Its released code cuts unevenly, as
+    `pathological` does. Every class has k = classes_per_client N / C holders, and k must be a whole number: client by
+    client, classes are chosen at random among those that still need the most holders. Test views follow the same rule.
+
+    Example:
+        >>> data = labels_only(list(range(10)) * 20)
+        >>> dealt = Classes(classes_per_client=2).deal(data, data, 10, rng)
+        >>> (dealt.train.class_counts(data.y.numpy(), 10) > 0).sum(1)
+        array([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    """
 
     classes_per_client: int = Field(ge=1, description="Number of classes that each client holds.", examples=[2])
 
@@ -97,11 +109,12 @@ class FixedClasses(Partition):
         return Dealt(train_views, test_views)
 
     def fewest(self, holders: int) -> int:
-        raise NotImplementedError
+        """Return the training samples that a class with so many `holders` needs."""
+        return holders
 
     def sizes(self, totals: Indices, holders: int, rng: np.random.Generator) -> Indices:
         """Return the samples [2, k] of each of k `holders` of a class with `totals` [2] training and test samples."""
-        raise NotImplementedError
+        return np.stack([even_sizes(total, holders) for total in totals])
 
     def choose_holders(self, clients: int, num_classes: int, rng: np.random.Generator) -> Indices:
         """Choose the k clients of each of `num_classes` classes [C, k], ascending. Client after client takes a random
@@ -128,30 +141,8 @@ class FixedClasses(Partition):
         return by_class.reshape(num_classes, rounds)
 
 
-@partition("classes")
-class Classes(FixedClasses):
-    """Each client holds the same number of classes; each class is cut evenly between its holders, without a rest.
-
-    The plain reading of FedSSA's 2 of 10 and 10 of 100 classes (Yi et al. 2024). Its released code cuts unevenly, as
-    `pathological` does. Every class has k = classes_per_client N / C holders, and k must be a whole number: client by
-    client, classes are chosen at random among those that still need the most holders. Test views follow the same rule.
-
-    Example:
-        >>> data = labels_only(list(range(10)) * 20)
-        >>> dealt = Classes(classes_per_client=2).deal(data, data, 10, rng)
-        >>> (dealt.train.class_counts(data.y.numpy(), 10) > 0).sum(1)
-        array([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
-    """
-
-    def fewest(self, holders: int) -> int:
-        return holders
-
-    def sizes(self, totals: Indices, holders: int, rng: np.random.Generator) -> Indices:
-        return np.stack([even_sizes(total, holders) for total in totals])
-
-
 @partition("pathological")
-class Pathological(FixedClasses):
+class Pathological(Classes):
     """Each client holds a few classes, of each a share in proportion to a draw from U(low, high).
 
     Fed-CO2's label skew (CIFAR-10 2, CIFAR-100 10 classes per client) and the released code of FedSSA, after Shamsian
