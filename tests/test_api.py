@@ -131,7 +131,7 @@ def test_compare_with_data_of_your_own_keeps_nothing_on_disk_unless_asked() -> N
     assert both.results[0].folder is None
 
 
-def test_compare_with_a_module_of_your_own_goes_in_one_process(tmp_path) -> None:
+def test_compare_with_a_module_of_your_own(tmp_path) -> None:
     scenario = fl.scenario("digits", partition="iid", clients=2)
     nets = [nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10)) for width in (4, 8)]
     how = {"scenario": scenario, "seeds": 1, "rounds": 1, "local_epochs": 1, "engine": "serial"}
@@ -139,8 +139,8 @@ def test_compare_with_a_module_of_your_own_goes_in_one_process(tmp_path) -> None
     bytes_up = [row["bytes_up"] for row in both.rows()]
     assert len(both) == 2
     assert bytes_up[1] - bytes_up[0] == 2 * 4 * (4 * 65 + 4 * 10)  # clients, bytes, weights
-    with pytest.raises(fl.FedloomError, match="no scenario or model that is an object; use jobs=1"):
-        fl.compare(model=nets[0], out=tmp_path, jobs=2, **how)
+    with pytest.raises(fl.FedloomError, match=r"model <lambda>: it cannot be sent to another process .* top level"):
+        fl.compare(model=lambda: nets[0], out=tmp_path, jobs=2, **how)
 
 
 def test_compare_refuses_what_is_no_scenario() -> None:

@@ -217,6 +217,6 @@ def _plain(key: str, value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     raise ConfigError(
-        f"{key} is a {type(value).__name__}: a study is kept as a file, which holds names and numbers only; save such "
-        "data or networks and name them, or take fl.compare"
+        f"{key} is a {type(value).__name__}: a study is kept as a file, which holds names and numbers only; save data, "
+        "register networks in a file of plugins and name both, or take fl.compare"
     )

@@ -9,6 +9,7 @@ import torch
 
 from fedloom.core.errors import DataError
 from fedloom.data.sources.npz import Npz, read_npz
+from fedloom.data.sources.source import configure_source
 
 
 def arrays(shape=(4, 6, 5), dtype=np.uint8):
@@ -195,3 +196,45 @@ def test_object_arrays_are_refused_and_never_unpickled(save, tmp_path):
     assert not mark.exists()
     np.load(source.path, allow_pickle=True)["x_train"][0].close()  # the bomb is live: whoever unpickles it sets it off
     assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    "names", [("x", "y"), ("X", "Y"), ("data", "target"), ("images", "labels"), ("arr_0", "arr_1")], ids=" ".join
+)
+def test_a_file_with_samples_and_labels_alone_keeps_a_fifth_of_each_class_for_tests(tmp_path, names):
+    x, y = np.random.default_rng(0).random((60, 6), np.float32), np.arange(60) % 3
+    np.savez(tmp_path / "data.npz", **dict(zip(names, (x, y), strict=True)))
+    splits = configure_source(Npz, path=tmp_path / "data.npz").load()
+    assert torch.bincount(splits.test.y).tolist() == [4, 4, 4]
+    assert len(splits.train) == 48
+    rows = {tuple(row) for row in torch.cat([splits.train.x, splits.test.x]).tolist()}
+    assert rows == {tuple(row) for row in x.tolist()}
+
+
+def test_groups_of_such_a_file_are_not_parted(tmp_path):
+    group = np.arange(60) // 2
+    np.savez(tmp_path / "data.npz", x=np.zeros((60, 2), np.float32), y=np.arange(60) // 2 % 3, group=group)
+    splits = configure_source(Npz, path=tmp_path / "data.npz", group="group").load()
+    assert not {*splits.train.group.tolist()} & {*splits.test.group.tolist()}
+
+
+def test_other_spellings_of_the_parts(tmp_path):
+    x, y = np.zeros((6, 2), np.float32), np.arange(6) % 2
+    np.savez(tmp_path / "data.npz", X_train=x, Y_train=y, test_data=x, test_labels=y, x_val=x[:2], y_val=y[:2])
+    splits = configure_source(Npz, path=tmp_path / "data.npz").load()
+    assert (len(splits.train), len(splits.test)) == (8, 6)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.zeros((4, 2)), "y": np.zeros(3)}, r"x of shape \(4, 2\) and y of shape \(3,\)"),
+        ({"x": np.zeros((4, 2)), "data": np.zeros((4, 2)), "y": np.zeros(4)}, "holds x and data, which mean the same"),
+        ({"x": np.zeros((4, 2))}, "lacks x_train, .* or x and y alone"),
+        ({"x": np.zeros((4, 2)), "y": np.zeros(4), "x_test": np.zeros((4, 2))}, "lacks x_train, y_train, y_test"),
+    ],
+)
+def test_files_that_are_not_clear_are_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "data.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        configure_source(Npz, path=tmp_path / "data.npz").load()

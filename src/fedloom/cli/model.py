@@ -82,24 +82,23 @@ def predict(
     rows: list[list[float]] = (scores.sigmoid() if multi else scores.softmax(1)).tolist()
     decided, decision = trained.decisions(scores) or [False] * len(rows), trained.metadata.decision
     classes = trained.metadata.classes
-    labels = [[name for name, score in zip(classes, row, strict=True) if score > 0] for row in scores.tolist()]
+    predicted, key = trained.predicted(scores), "labels" if multi else "class"
     if as_json:
         predictions = [
             {
                 "sample": name,
-                # the lowest of equal ones, as in the metrics
-                **({"labels": held} if multi else {"class": classes[row.index(max(row))]}),
+                key: held,
                 "probabilities": dict(zip(classes, row, strict=True)),
                 **({} if decision is None else {"decision": positive}),
             }
-            for name, row, held, positive in zip(names, rows, labels, decided, strict=True)
+            for name, row, held, positive in zip(names, rows, predicted, decided, strict=True)
         ]
         unusual = [dataclasses.asdict(note) for note in notes]
         threshold = {} if decision is None else {"decision": decision.model_dump()}
         print_json({**_about(trained), **threshold, "predictions": predictions, "notes": unusual})
         return
     width = max(map(len, names))
-    for name, row, held, positive in zip(names, rows, labels, decided, strict=True):
+    for name, row, held, positive in zip(names, rows, predicted, decided, strict=True):
         ranked = sorted(zip(row, classes, strict=True), key=lambda pair: -pair[0])[:top]
         columns = [f"{label} {100 * share:.1f} %" for share, label in ranked]
         columns += [f"labels: {', '.join(held) or 'none'}"] if multi else []

@@ -34,7 +34,12 @@ FromRound = Annotated[
 TEXTS = package_table(Path(__file__).with_name("help.toml"))
 
 _HOME = re.compile(r"~[\w.-]*(/|$)")
-_OPTIONS = {"existing='fresh'": "--fresh", "existing='resume'": "--resume", "out=...": "--out"}
+_OPTIONS = {
+    "existing='fresh'": "--fresh",
+    "existing='resume'": "--resume",
+    "out=...": "--out",
+    "label='diagnosis'": "--label",
+}
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
 
 

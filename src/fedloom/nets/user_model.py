@@ -104,6 +104,7 @@ def _with_tap(module: nn.Module, path: list[str]) -> nn.Module:
 
 
 ModelSource: TypeAlias = nn.Module | Callable[..., nn.Module]
+NOT_SENT = "model {}: it cannot be sent to another process ({}); define it at the top level of a file"
 _ARGUMENTS = ("input_shape", "num_classes")
 
 
@@ -153,12 +154,16 @@ class UserModel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle for another process. A function that cannot be pickled becomes an error that is raised on its call."""
-        if not isinstance(self.source, nn.Module):
-            try:
-                pickle.dumps(self.source)
-            except Exception as error:  # whatever the object's own pickling raises
-                return UserModel, (_UnpicklableFunction(self.title, error_line(error)),)
-        return UserModel, (self.source,)
+        reason = None if isinstance(self.source, nn.Module) else self.cannot_be_sent()
+        return UserModel, (self.source if reason is None else _UnpicklableFunction(self.title, reason),)
+
+    def cannot_be_sent(self) -> str | None:
+        """Return why another process cannot get this model; None if it can."""
+        try:
+            pickle.dumps(self.source)
+        except Exception as error:  # whatever the object's own pickling raises
+            return error_line(error)
+        return None
 
 
 class _UnpicklableFunction:
@@ -168,8 +173,7 @@ class _UnpicklableFunction:
         self.__name__, self.reason = name, reason
 
     def __call__(self) -> NoReturn:
-        remedy = "define it at the top level of a file"
-        raise ConfigError(f"model {self.__name__}: it cannot be sent to another process ({self.reason}); {remedy}")
+        raise ConfigError(NOT_SENT.format(self.__name__, self.reason))
 
 
 def class_name(module: nn.Module) -> str:

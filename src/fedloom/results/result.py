@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 
 from fedloom.core.errors import ConfigError, attribute_error, printable
 from fedloom.core.text import counted, percent
@@ -17,6 +17,7 @@ from fedloom.runs.storage.log import At
 from fedloom.runs.storage.run_data import RunData
 
 if TYPE_CHECKING:
+    import numpy
     import pandas
     from matplotlib.axes import Axes
     from torch import nn
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from fedloom.runs.export.trained import RoundModels
 
 
-NewData: TypeAlias = Path | str | tuple[Any, Any]
 _KEYS = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
 _SHARES = {"accuracy": "accuracy %", "best_val_accuracy": "best val %"}
 _COMPARED = {"method", "preset", "n", "up", "down", "time", "diverged", "attack", "success %", *_SHARES.values()}
@@ -154,6 +154,29 @@ class Result(RunData, Tabular):
 
         return of_result(self, client, at).module
 
+    def predict(self, data: Any, client: int | None = None, at: At = "last") -> list[str] | list[list[str]]:
+        """Return the class that the trained model gives each new sample; of several labels, those that it has.
+
+        Args:
+            data: a data frame, a file or several as `fedloom predict` reads them, or an array of samples [n, ...] as
+                the run was given its own.
+            client: number of the client whose personal model predicts; None for the server's.
+            at: "last", "best_val", or the number of a round with a checkpoint.
+
+        Raises `DataError` for samples that do not fit, and as `fedloom.load` does."""
+        from fedloom.runs.export.evaluation import predict
+        from fedloom.runs.export.trained import of_result
+
+        return predict(of_result(self, client, at), data)[0]
+
+    def probabilities(self, data: Any, client: int | None = None, at: At = "last") -> numpy.ndarray:
+        """Return the probability of each class, or of each of several labels, for new samples: [n, C] float32, in the
+        order of the run's classes. The arguments are those of `predict`."""
+        from fedloom.runs.export.evaluation import predict
+        from fedloom.runs.export.trained import of_result
+
+        return predict(of_result(self, client, at), data)[1].numpy()
+
     def round_models(self, round_: int) -> RoundModels:
         """Return the models of a round that `checkpoint.keep_clients` names: of each participant, and the server's.
 
@@ -176,9 +199,9 @@ class Result(RunData, Tabular):
         return export_model(of_result(self, client, at), path, self)
 
     @overload
-    def evaluate(self, data: NewData, client: int | None = ..., at: At | None = ..., **options: Any) -> Evaluation: ...
-    @overload
     def evaluate(self, data: Scenario | None = ..., *, at: At | None = ..., **options: Any) -> Result: ...
+    @overload
+    def evaluate(self, data: Any, client: int | None = ..., at: At | None = ..., **options: Any) -> Evaluation: ...
     def evaluate(self, data: Any = None, client: int | None = None, at: At | None = None, **options: Any) -> Any:
         """Test the run again, without training, and return it as the new tests show it.
 
@@ -186,8 +209,8 @@ class Result(RunData, Tabular):
         `protocols`, `newcomers` and `by`, one model is tested with all metrics, as by `fedloom.evaluate`.
 
         Args:
-            data: new labelled data: a folder of class folders, a file, or arrays (x, y). None takes the run's own test
-                data; a scenario that was made in Python must be passed again.
+            data: new labelled data: a folder of class folders, a file, a data frame, a torch Dataset, or arrays (x, y).
+                None takes the run's own test data; a scenario that was made in Python must be passed again.
             client: number of the client whose personal model is tested on new data; None for the server's.
             at: "last", "best_val", or the number of a round with a checkpoint. None takes "best_val" if it selected the
                 round of the run, else "last".
@@ -198,9 +221,10 @@ class Result(RunData, Tabular):
 
         Raises `ConfigError` for impossible tests, `CheckpointError` for a round without a checkpoint, and
         `RunFolderError` for data that have changed."""
-        again = {"protocols", "newcomers", "by", "interval"} & options.keys() or not isinstance(
-            data, Path | str | tuple
-        )
+        from fedloom.data import Scenario
+
+        own_data = data is None or isinstance(data, Scenario)
+        again = own_data or bool({"protocols", "newcomers", "by", "interval"} & options.keys())
         if client is not None and not isinstance(client, int):
             raise ConfigError("client is no number; pass new data as a single value, as result.evaluate((x, y))")
         if again and client is not None:
@@ -226,6 +250,11 @@ class Result(RunData, Tabular):
 
     def _runs(self) -> list[Result]:
         return [self]
+
+    if not TYPE_CHECKING:
+
+        def __getitem__(self, name: object) -> NoReturn:
+            raise ConfigError(f"a result has no items: its values are in numbers, as result.numbers[{name!r:.40}]")
 
     def to_frame(self) -> pandas.DataFrame:
         """Return all measures, one a row: round, client, split, protocol, name, value.

@@ -58,7 +58,7 @@ def evaluate_run(
     by: str | None = None,
     interval: str | None = None,
     at: At | None = None,
-    data: Scenario | Path | str | tuple[Any, Any] | None = None,
+    data: Any = None,
     label: str | None = None,
     model: OwnModel | None = None,
     note: Note = lambda _: None,
@@ -115,7 +115,7 @@ def evaluate_run(
                 raise ConfigError("interval = 'group': scenario.group names none in this run; take 'row'")
             config = config.model_copy(update={"evaluation": evaluation, "early_stopping": None})
             content = _tests(run, opened, config, new, served, by)
-            content |= {} if new is None else {"source": "new data" if isinstance(data, tuple) else str(data)}
+            content |= {} if new is None else {"source": str(data) if isinstance(data, Path | str) else "new data"}
             content["select"] = select if select in ("last", "best_val") else f"round {select}"
             content["evaluation"]["digest"] = digest
             content = parse_json(json_text({"run": run.numbers["checkpoint_sha256"], **content}))  # as it will be read

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import nn
 
+import fedloom as fl
 from die_once import FullDisk
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.runs.callbacks import EarlyStopping
@@ -24,6 +26,11 @@ def configs(**changes: Any) -> list[Any]:
     scenario = {"source": "digits", "partition": "iid", "clients": 2}
     values = {"scenario": scenario, "rounds": 3, "local_epochs": 1, "engine": "serial"} | changes
     return [parse(values | {"seed": seed}) for seed in (0, 1)]
+
+
+class OfDigits(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
 
 
 def test_runs_that_are_the_same_are_refused(tmp_path: Path) -> None:
@@ -47,6 +54,17 @@ def test_every_run_has_callbacks_of_its_own_in_one_process_and_in_several(tmp_pa
     for jobs in (1, 2):
         results = compare(configs(), out=tmp_path / str(jobs), jobs=jobs, callbacks=[stop])
         assert [result.numbers["stopped"]["round"] for result in results] == [2, 2]
+
+
+@pytest.mark.slow
+def test_models_from_python_go_to_other_processes_with_the_same_numbers(tmp_path: Path) -> None:
+    scenario = fl.scenario("digits", partition="iid", clients=2)
+    how = {"scenario": scenario, "seeds": 2, "rounds": 1, "engine": "serial", "progress": False}
+    for number, model in enumerate((OfDigits, nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))):
+        one, several = (
+            fl.compare("fedavg", model=model, out=tmp_path / f"{number}-{jobs}", jobs=jobs, **how) for jobs in (1, 2)
+        )
+        assert [row["by_seed"] for row in one.rows()] == [row["by_seed"] for row in several.rows()]
 
 
 def test_without_a_folder_runs_go_one_by_one() -> None:

@@ -20,11 +20,14 @@ from fedloom.data.sources import cached
 from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits, PublishedFiles
 from fedloom.data.sources.files import ENCRYPTED, Files, require_regular
 from fedloom.data.sources.pixels import PictureNotes, image_pixels
-from fedloom.data.sources.source import Labels, Splits, number_groups, source
+from fedloom.data.sources.source import Labels, Splits, number_groups, source, stratified_split
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
-_SYNONYMS = {f"{part}_images": f"x_{part}" for part in ("train", "val", "test")}  # of MedMNIST
-_SYNONYMS |= {f"{part}_labels": f"y_{part}" for part in ("train", "val", "test")}
+_PARTS = ("train", "val", "test")
+# arr_0 and arr_1 are the names that numpy gives
+_KINDS = dict.fromkeys(("x", "data", "images", "image", "inputs", "features", "samples", "arr_0"), "x")
+_KINDS |= dict.fromkeys(("y", "labels", "label", "target", "targets", "arr_1"), "y")
+_TEST_SHARE = 0.2  # of samples without a test set
 _LONGEST_HEADER = 10_000  # bytes, as numpy itself allows
 
 
@@ -54,6 +57,38 @@ def read_npz(path: Path, keys: Sequence[str] = _KEYS) -> dict[str, np.ndarray]:
     except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         why = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataError(f"{path}: cannot be read as .npz ({why}); damaged or truncated") from None
+
+
+def named_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an .npz, with samples and labels as x and y, x_train and y_train and so on: `train_images`,
+    `X_train`, `data` and `target` and the like are understood. Raises `DataError` as `read_npz`, and for two arrays
+    that mean the same."""
+    named: dict[str, tuple[str, np.ndarray]] = {}
+    for name, array in read_npz(path, ()).items():
+        words = name.lower().split("_")
+        parts = [word for word in words if word in _PARTS]
+        kind = "_".join(word for word in words if word not in _PARTS)
+        usual = "_".join([_KINDS.get(kind, kind), *parts])
+        if usual in named:
+            raise DataError(f"{path}: holds {named[usual][0]} and {name}, which mean the same; save one of them")
+        named[usual] = name, array
+    return {usual: array for usual, (_, array) in named.items()}
+
+
+def _with_test_samples(arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays x and y (and group) as those of training and of test samples, a share of each class."""
+    x, y, group = arrays["x"], arrays["y"], arrays.get("group")
+    lengths = {len(array) if array.ndim else 0 for array in (x, y, *([] if group is None else [group]))}
+    if len(lengths) > 1:
+        raise DataError(f"{path}: x of shape {x.shape} and y of shape {y.shape}; need one label for each sample")
+    rows = stratified_split(y, _TEST_SHARE, np.random.default_rng(0), str(path), group)
+    split = {
+        f"{kind}_{part}": arrays[kind][of]
+        for part, of in zip(("train", "test"), rows, strict=True)
+        for kind in ("x", "y", "group")
+        if kind in arrays
+    }
+    return {name: array for name, array in arrays.items() if name not in ("x", "y", "group")} | split
 
 
 def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
@@ -121,20 +156,22 @@ def _ends(shape: tuple[int, ...]) -> tuple[bool, bool]:
 def parse_npz(
     path: Path, allocate: Allocator, classes: Sequence[str] | None = None, labels: Labels = "single"
 ) -> ParsedSplits:
-    """Make a set from `x_train, y_train, x_test, y_test` of the file `path`; its `classes` come before the argument.
-    `group_train` and `group_test` name groups. `allocate` makes arrays whose axes change. labels: see `checked`."""
-    held = read_npz(path, ())
-    arrays = {_SYNONYMS.get(name, name): array for name, array in held.items()}
+    """Make a set from `x_train, y_train, x_test, y_test` of the file `path`, or from `x` and `y`, of which a fifth of
+    each class are test samples; its `classes` come before the argument. `group_train` and `group_test`, or `group`,
+    name groups. `allocate` makes arrays whose axes change. labels: see `checked`."""
+    arrays = named_arrays(path)
+    if arrays.keys() >= {"x", "y"} and not arrays.keys() & {*_KEYS}:
+        arrays = _with_test_samples(arrays, path)
     if missing := [key for key in _KEYS if key not in arrays]:
-        what = ", ".join(f"{name} {list(array.shape)}" for name, array in held.items())[:300] or "no arrays"
-        need = f"need {', '.join(_KEYS)}, or train_images and the like"
+        what = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())[:300] or "no arrays"
+        need = f"need {', '.join(_KEYS)}, or train_images and the like, or x and y alone"
         raise DataError(f"{path}: lacks {', '.join(missing)}; {need}; it holds {what}")
     named = arrays.get("classes")
     if named is not None:
         if named.ndim != 1 or named.dtype.kind not in "US":
             raise DataError(f"{path}: classes have shape {named.shape} and dtype {named.dtype}; need names [C]")
         classes = [str(name) for name in named.astype(str)]
-    validation = len(held.get("val_labels", ()))
+    validation = len(arrays.get("y_val", ()))
     if validation:
         try:
             keys = [key for key in ("x", "y", "group") if f"{key}_train" in arrays]
@@ -160,8 +197,9 @@ def parse_npz(
 @source("npz")
 class Npz(ImageSource):
     """Any `.npz` with `x_train, y_train, x_test, y_test` (the Keras convention) and optional `classes`, `group_train`
-    and `group_test`, or with `train_images, train_labels, ...` (the MedMNIST convention), whose `val_images` and
-    `val_labels` are the validation samples.
+    and `group_test`, or with `train_images, train_labels, ...` (the MedMNIST convention); `x_val` and `y_val`, or
+    `val_images` and `val_labels`, are the validation samples. Of a file with `x` and `y` alone, a fifth of each class
+    are the test samples, the same in every run.
 
     Images [n, h, w], [n, h, w, c] or [n, c, h, w], volumes [n, c, d, h, w]; uint8 or real numbers; or features [n, d].
     Labels are integers from 0, or words; other integers are the names of their classes. With `labels: multi` they are

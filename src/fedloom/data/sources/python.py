@@ -167,8 +167,8 @@ def from_torch(train: Any, test: Any | None = None, *, frozen: bool = False, **k
         keys.setdefault("classes", [str(name) for name in names])
     pictures = PictureNotes()
     twice = 0 if frozen else _READ_TWICE
-    x, y = _items(train, "train", pictures, twice)
-    rest = () if test is None else _items(test, "test", pictures, twice)
+    x, y = items(train, "train", pictures, twice)
+    rest = () if test is None else items(test, "test", pictures, twice)
     return from_arrays(_ReadSamples(x, pictures), y, *rest, **keys)
 
 
@@ -270,7 +270,10 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
     return [whole.rows(part) for part in rows]
 
 
-def _items(data: Any, part: str, pictures: PictureNotes, twice: int) -> tuple[np.ndarray, np.ndarray]:
+def items(data: Any, part: str, pictures: PictureNotes, twice: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples [n, ...] and the labels of a torch dataset, called `part` in messages, and count unusual
+    `pictures`. The first `twice` of items spread over it are read again, and refused if they change. Raises `DataError`
+    for items that are no pairs of a sample and a label."""
     samples: list[np.ndarray] = []
     labels: list[Any] = []
     try:
@@ -324,7 +327,7 @@ def is_pair(data: Any, multi: bool = False) -> bool:
 def _pair(data: Any, name: str, pictures: PictureNotes, twice: int) -> tuple[np.ndarray, np.ndarray]:
     if is_pair(data):
         return as_array(data[0], name, pictures), as_array(data[1], name)
-    return _items(data, name, pictures, twice)
+    return items(data, name, pictures, twice)
 
 
 def _stacked(
@@ -360,29 +363,18 @@ def splits_from(data: Any, labels: Labels = "single") -> Splits:
         return from_huggingface(data, labels=labels)
     if is_pair(data):  # also one label: `multi_labels` says what it lacks
         return from_arrays(*data, labels=labels)
-    if isinstance(data, list) and data and (is_pair(data[0], labels == "multi") or _is_dataset(data[0])):
+    if isinstance(data, list) and data and (is_pair(data[0], labels == "multi") or is_dataset(data[0])):
         return from_clients(data, labels=labels)
-    if isinstance(data, list) or _is_dataset(data):
+    if isinstance(data, list) or is_dataset(data):
         return from_torch(data, labels=labels)
-    need = frame_advice(data) or (
-        "need the name of a source, a pair of arrays (x, y), a torch Dataset of (sample, label), a list of such "
-        "datasets (one a client), a Hugging Face Dataset, or the result of fedloom.data.from_arrays and its like"
+    need = (
+        "need the name of a source, a data frame, a pair of arrays (x, y), a torch Dataset of (sample, label), a list "
+        "of such datasets (one a client), a Hugging Face Dataset, or what fedloom.data.from_arrays and its like give"
     )
     raise DataError(f"fl.scenario: cannot read a {type(data).__name__} as data; {need}")
 
 
-def frame_advice(data: Any) -> str:
-    """Return how a data frame, of pandas say, becomes a scenario; nothing for other data."""
-    if not hasattr(data, "columns"):
-        return ""
-    label, write = str(data.columns[-1]) if len(data.columns) else "y", "to" if hasattr(data, "to_csv") else "write"
-    return (
-        f"write df.{write}_csv('data.csv'), then fl.scenario('csv', path='data.csv', label={label!r}); or pass two "
-        "arrays (x, y) of numbers"
-    )
-
-
-def _is_dataset(data: Any) -> bool:
+def is_dataset(data: Any) -> bool:
     """Whether `data` is indexed by row, as a torch Dataset is; texts, arrays and tables are not counted."""
     by_row = hasattr(data, "__getitem__") and not hasattr(data, "keys") and not hasattr(data, "shape")
     return by_row and not isinstance(data, Sequence)

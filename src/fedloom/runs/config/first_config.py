@@ -23,7 +23,7 @@ from fedloom.data.findings import DataFinding
 from fedloom.data.sources.files import Files, open_files
 from fedloom.data.sources.hf import splits_by_part
 from fedloom.data.sources.medical import is_bare_dicom, is_nifti
-from fedloom.data.sources.npz import read_npz
+from fedloom.data.sources.npz import named_arrays
 from fedloom.data.sources.pixels import PictureNotes, is_image, picture_names, read_pixels
 from fedloom.data.sources.source import SOURCES, Splits, configure_source
 from fedloom.data.views import positives
@@ -165,7 +165,7 @@ _PICTURES = 60  # opened to learn their size
 _SMALL, _LARGE = 32, 64  # pixels
 _HINTS = {
     **dict.fromkeys((".xlsx", ".xls"), "save the sheet as CSV"),
-    ".npy": "save samples and labels in one .npz, as x_train, y_train, x_test and y_test",
+    ".npy": "save samples and labels in one .npz, as x and y",
     **dict.fromkeys((".json", ".jsonl"), "save the rows as CSV or Parquet"),
     ".pt": "pass the tensors to fedloom.scenario in Python",
     ".pkl": "pass the object to fedloom.scenario in Python",
@@ -194,8 +194,8 @@ def _source(data: str, label: str | None, owner: str | None, ask: Ask | None) ->
     if path.is_dir():
         return _folder(path)
     if kind == ".npz":
-        arrays = read_npz(path, ())
-        rows = max((multi_label_rows(arrays[key]) for key in arrays.keys() & {"y_train", "train_labels"}), default=0)
+        arrays = named_arrays(path)
+        rows = max((multi_label_rows(arrays[key]) for key in arrays.keys() & {"y_train", "y"}), default=0)
         several = {"labels": ("multi", f"{rows:,} rows of labels hold no 1 or several")} if rows else {}
         return path.stem, {"source": ("npz", ""), "path": (str(path), "")} | several
     if is_image(path.name) or is_bare_dicom(open_files(path.parent), path.name):

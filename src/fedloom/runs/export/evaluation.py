@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import logging
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home, without_nan
@@ -22,11 +23,12 @@ from fedloom.evaluation.metrics.calibration import at_threshold
 from fedloom.evaluation.own_metrics import PerSample, register_metric
 from fedloom.nets.user_model import ModelSource, error_line
 from fedloom.runs.export.modules import OwnModel
-from fedloom.runs.export.samples import read_labelled
-from fedloom.runs.export.trained import Note, of_result, read
+from fedloom.runs.export.samples import new_samples, read_labelled
+from fedloom.runs.export.trained import Note, Trained, of_result, read
 from fedloom.runs.storage.log import At
 from fedloom.runs.storage.run_data import RunData
 
+_log = logging.getLogger(__name__)
 _NOT_OF_NEW_DATA = {
     "domain_accuracy": "new data say no domain of their samples",
     "attack_success": "new data hold no attacked samples",
@@ -63,17 +65,17 @@ _BY_CLASS = {"recall": "recall", "precision": "precision", "f1": "macro_f1"}
 
 def evaluate(
     run: Path | str | RunData,
-    data: Path | str | tuple[Any, Any],
+    data: Any,
     client: int | None = None,
     at: At = "last",
     *,
     metrics: Iterable[str | PerSample | type[Metric]] = (),
     label: str | None = None,
     model: OwnModel | None = None,
-    note: Note = lambda _: None,
+    note: Note = lambda text: _log.warning("note: %s", text),
 ) -> Evaluation:
-    """Test the trained model of a run (folder, exported file or result) on new labelled data: arrays (x, y), a folder
-    of class folders, an .npz with x and y, a .csv or .parquet. client: whose personal model is tested; None for the
+    """Test the trained model of a run (folder, exported file or result) on new labelled data, see
+    `fedloom.runs.export.samples.read_labelled`. client: whose personal model is tested; None for the
     server's. at: "last", or "best_val". metrics: names, functions or classes; all registered ones if empty. label: the
     column with the labels of a table. model: your module or its factory, if the run was given one. note: called with
     sentences on unusual files and unfinished runs. Raises as `fedloom.load`, and `DataError` for unfit data."""
@@ -109,6 +111,16 @@ def evaluate(
         values["majority"] = int(torch.bincount(y).max()) / len(y)
     details = {name: without_nan(dict(states.details(name))) for name in counted if states.details(name)}
     return Evaluation(trained.title, len(y), trained.metadata.classes, values, details)
+
+
+def predict(
+    trained: Trained, data: Any, note: Note = lambda text: _log.warning("note: %s", text)
+) -> tuple[list[str] | list[list[str]], Tensor]:
+    """Return what a model predicts for new samples (`fedloom.runs.export.samples.new_samples`): the class of each, or
+    those labels that it has; and the probabilities [n, C]. note: called with sentences on unusual values."""
+    samples = new_samples(data, trained.metadata.input, lambda unusual: note(unusual.text))
+    scores = trained.scores(samples)
+    return trained.predicted(scores), scores.sigmoid() if trained.metadata.labels == "multi" else scores.softmax(1)
 
 
 def imported_model(reference: str) -> ModelSource:

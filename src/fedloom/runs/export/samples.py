@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import DataError, short_repr
+from fedloom.core.files import expand_home
 from fedloom.data.dataset import Dataset, checked
 from fedloom.data.imputation import impute, imputed_cells
 from fedloom.data.labels import multi_labels
 from fedloom.data.sources import medical
 from fedloom.data.sources.files import read_regular, require_regular, utf8
-from fedloom.data.sources.npz import as_array, read_npz
+from fedloom.data.sources.npz import as_array, named_arrays
 from fedloom.data.sources.pixels import WHITE, PictureNotes, decode, is_image, read_pixels
+from fedloom.data.sources.python import is_dataset, items
 from fedloom.data.sources.tables import LabelColumn, NewRows, table_rows
+from fedloom.data.sources.tables.frames import as_parquet, is_frame
 from fedloom.data.sources.text import encode, infer_tokens, token_notes
 from fedloom.runs.export.modules import ExportMetadata, Input
 from fedloom.runs.export.run_at_checkpoint import RunAtCheckpoint
@@ -48,7 +51,7 @@ def read_samples(
     parts: list[Tensor] = []
     for path in paths:
         if path.suffix == ".npz":
-            arrays = read_npz(path, ())
+            arrays = named_arrays(path)
             name = next(iter(arrays)) if len(arrays) == 1 else "x" if "x" in arrays else "x_test"
             if name not in arrays:
                 raise DataError(f"{path}: holds {', '.join(arrays) or 'nothing'}; name the samples x")
@@ -187,19 +190,39 @@ def _picture(path: Path, raw: bytes, expected: Input, pictures: PictureNotes) ->
     return pixels if measured else pixels * ((expected.white or 0) / 255)
 
 
+def new_samples(data: Any, expected: Input, note: Callable[[SampleNote], None] = lambda _: None) -> Tensor:
+    """Return new samples [n, *expected.shape] as the run stored its own: those of a data frame, of a file or of several
+    (`read_samples`), or an array of them. Raises `DataError` for others."""
+    if is_frame(data):
+        with as_parquet(data) as (path, named):
+            return read_samples([path], expected, lambda unusual: note(replace(unusual, text=named(unusual.text))))[1]
+    paths = [data] if isinstance(data, Path | str) else data
+    if isinstance(paths, list | tuple) and paths and all(isinstance(path, Path | str) for path in paths):
+        return read_samples([expand_home(path) for path in paths], expected, note)[1]
+    x = as_array(data, "x")
+    if not x.ndim:
+        raise DataError(f"data of type {type(data).__name__}; need a data frame, a file, or an array of samples")
+    return _fitting(stored_samples(x, expected, "x"), expected, "x")
+
+
 _PAIRS = (("x", "y"), ("x_test", "y_test"))
 
 
 def read_labelled(
-    data: Path | tuple[Any, Any],
+    data: Any,
     metadata: ExportMetadata | RunAtCheckpoint,
     label: str | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> tuple[Tensor, Tensor]:
     """Return samples [n, *metadata.input.shape] as the run stored its own, and their class ids [n], int64. `data` is a
-    folder of class folders, an .npz with x and y (or x_test and y_test), a .csv or .parquet with the column `label`, or
-    arrays (x, y); labels are class names or ids [n], or several [n, L]. `note` gets sentences on unusual files. Raises
-    `DataError` for others."""
+    folder of class folders, an .npz with x and y (or x_test and y_test), a .csv or .parquet or a data frame with the
+    column `label`, a torch Dataset of (sample, label), or arrays (x, y); labels are class names or ids [n], or several
+    [n, L]. `note` gets sentences on unusual files. Raises `DataError` for others."""
+    if is_frame(data):
+        with as_parquet(data) as (path, named):
+            return read_labelled(path, metadata, label, lambda text: note(named(text)))
+    if is_dataset(data):
+        data = items(data, "data", PictureNotes(), 0)
     classes, multi = metadata.classes, metadata.labels == "multi"
 
     def note_text(unusual: SampleNote) -> None:
@@ -207,10 +230,10 @@ def read_labelled(
 
     if not isinstance(data, Path) and not (isinstance(data, tuple) and len(data) == 2):
         kind = f"a tuple of {len(data)}" if isinstance(data, tuple) else f"of type {type(data).__name__}"
-        need = "need a tuple of arrays (x, y), or the path of a folder of classes, .npz, .csv or .parquet"
+        need = "need arrays (x, y), a data frame, a torch Dataset, or a folder of classes, an .npz, .csv or .parquet"
         raise DataError(f"data: {kind}; {need}")
     if label is not None and not (isinstance(data, Path) and data.suffix in TABLES):
-        raise DataError(f"label = {short_repr(label)}: only a .csv or .parquet has a column of labels; leave label out")
+        raise DataError(f"label = {short_repr(label)}: only tables have a column of labels; leave label out")
     if isinstance(data, tuple):
         x, labels = (as_array(part, name) for part, name in zip(data, "xy", strict=True))
         samples = _fitting(stored_samples(x, metadata.input, "x"), metadata.input, "x")
@@ -218,14 +241,14 @@ def read_labelled(
     if data.is_dir():
         return _folder(data, metadata, note)
     if data.suffix == ".npz":
-        arrays = read_npz(data, ())
+        arrays = named_arrays(data)
         names = next((pair for pair in _PAIRS if arrays.keys() >= {*pair}), None)
         if names is None:
             raise DataError(f"{data}: holds {', '.join(arrays) or 'nothing'}; name the samples x and their labels y")
         labels = arrays[names[1]]
     elif data.suffix in TABLES:
         if label is None and not multi:
-            raise DataError(f"{data}: name the column with the labels (--label)")
+            raise DataError(f"{data}: name the column with the labels, label='diagnosis'")
         expected = metadata.input
         if not expected.features:
             raise DataError(f"{data}: the run's samples are {expected.dtype} of shape {expected.shape}; give an .npz")

@@ -76,6 +76,14 @@ class Trained:
             parts = torch.split(torch.arange(len(x)), PASS_BATCH)
             return torch.cat([self.module(data.gather(part)) for part in parts])
 
+    def predicted(self, scores: Tensor) -> list[str] | list[list[str]]:
+        """Return the class of each sample with class scores [n, C], the first of equal ones, as in the metrics; where
+        samples have several labels, those that each one has."""
+        classes = self.metadata.classes
+        if self.metadata.labels == "multi":
+            return [[name for name, score in zip(classes, row, strict=True) if score > 0] for row in scores.tolist()]
+        return [classes[row.index(max(row))] for row in scores.softmax(1).tolist()]
+
     def decisions(self, scores: Tensor) -> list[bool]:
         """Return whether samples with class scores [n, C] are taken for the class of `metadata.decision`."""
         if (decision := self.metadata.decision) is None:

@@ -12,6 +12,7 @@ from fedloom.data import Scenario
 from fedloom.engine.ray import connected
 from fedloom.evaluation.protocols import no_model_error, offered_protocols
 from fedloom.methods.catalogue import offered_models
+from fedloom.nets.user_model import NOT_SENT
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.run import Existing
@@ -123,8 +124,8 @@ def compare(
 
     Raises the first error of any run; runs in progress keep their checkpoints, and no other run starts. Raises
     `ConfigError` before any run for equal ones, for a method without the model that is tested, and for several
-    processes without `out` or with a scenario or model passed as an object; `RunFolderError` if `out` cannot be used,
-    for a full disk, and if a process was ended from outside.
+    processes without `out`, with a scenario that is an object, or with a model that cannot be sent to them;
+    `RunFolderError` if `out` cannot be used, for a full disk, and if a process was ended from outside.
     """
     check_choice("existing", existing, get_args(Existing))
     cells = [Cell("", config.method, "", {}, config) for config in configs]
@@ -133,11 +134,12 @@ def compare(
             raise ConfigError(f"run {name} is there twice: compare each once")
     _refuse_untestable(configs)
     workers = min(jobs or os.cpu_count() or 1, len(cells))
-    objects = scenario is not None or any(model.factory for config in configs for model in config.models())
-    if workers > 1 and (out is None or objects):
-        raise ConfigError(
-            f"jobs = {jobs}: several processes need out, and no scenario or model that is an object; use jobs=1"
-        )
+    if workers > 1 and (out is None or scenario is not None):
+        raise ConfigError(f"jobs = {jobs}: several processes need out, and no scenario that is an object; use jobs=1")
+    factories = (model.factory for config in configs for model in config.models()) if workers > 1 else ()
+    for factory in filter(None, factories):
+        if reason := factory.cannot_be_sent():
+            raise ConfigError(NOT_SENT.format(factory.title, reason))
     study, folder = StudyPlan({}, cells, [], {}), None if out is None else StudyFolder(out)
     if out is not None:
         folders.refuse_links(out / cell.folder for cell in cells)
