@@ -38,6 +38,15 @@ def key_words(keys: Mapping[str, str]) -> str:
     return ", ".join(_words(keys))
 
 
+def telling(keys: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return those of `keys` that tell it apart from all `others`: the keys whose values differ and, only where these
+    do not suffice, those that the others lack, as a partition that others do not have brings all its options."""
+    differing = {key: value for key, value in keys.items() if any(other.get(key) != value for other in others)}
+    valued = {key: value for key, value in differing.items() if any(other.get(key, value) != value for other in others)}
+    suffices = all(any(other.get(key) != value for key, value in valued.items()) for other in others)
+    return valued if valued and suffices else differing
+
+
 def _words(keys: Mapping[str, str]) -> list[str]:
     return [f"{key.rpartition('.')[2]}={value}" for key, value in keys.items()]
 
@@ -119,7 +128,11 @@ def row_names(rows: Sequence[ResultRow]) -> list[RowName]:
     of method and optimiser go to the method's name where a setting has several, and other keys to the setting's."""
     numbers = _numbers(rows, same_setting)
     members = lists_by_key(zip(numbers, rows, strict=True))
-    words = {number: _setting_words(settled) for number, settled in members.items()}
+    keys = {number: setting_keys(settled[0]) for number, settled in members.items()}
+    words = {
+        number: _setting_words(settled, [other for at, other in keys.items() if at != number])
+        for number, settled in members.items()
+    }
     settings = _told_apart({number: ", ".join(words[number]) for number in words}, members)
     kinds = [(row["method"], number, row["protocol"], row["select"]) for row, number in zip(rows, numbers, strict=True)]
     differing: dict[str, set[str]] = {}
@@ -157,8 +170,9 @@ def _method(row: ResultRow, differing: set[str], setting_words: Sequence[str]) -
     return f"{label} ({', '.join(own)})" if own else label
 
 
-def _setting_words(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the words that name the setting of these rows: those of the study that all of them share, else keys."""
+def _setting_words(rows: Sequence[ResultRow], others: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the words that name the setting of these rows: those of the study that all of them share, else the keys
+    that tell it apart from `others`."""
     named = [
         [row["cell"][0], *(words for words in _cell_words(row["cell"][1])[1] if words not in _own_words(row))]
         for row in rows
@@ -166,7 +180,8 @@ def _setting_words(rows: Sequence[ResultRow]) -> list[str]:
     ]
     if named:
         return [word for word in named[0] if word and all(word in words for words in named)]
-    words = key_words({key: value for key, value in setting_keys(rows[0]).items() if key not in rows[0]["tuned"]})
+    keys = telling(setting_keys(rows[0]), others) if others else setting_keys(rows[0])
+    words = key_words({key: value for key, value in keys.items() if key not in rows[0]["tuned"]})
     return [words] if words else []
 
 

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from fedloom.core.text import distinct_notes, flat, listed, lists_by_key
-from fedloom.results.comparability import OWN_COLUMNS, key_words, own_prefixes, setting_keys
+from fedloom.results.comparability import OWN_COLUMNS, key_words, own_prefixes, setting_keys, telling
 from fedloom.results.difference import STEP
 from fedloom.results.group import MAIN_PROTOCOL, Group, ResultRow, mean_std
 from fedloom.runs.storage.finished_runs import tuned_keys
@@ -212,7 +212,11 @@ def _label(key: dict[str, str], siblings: Sequence[dict[str, str]], differing: d
         return any(sibling.get(name) != key[name] for sibling in siblings)
 
     parts = [key[name] for name in ("preset", "evaluation.protocol", "evaluation.select") if differs(name)]
-    parts += [f"{name.rpartition('.')[2]}={value}" for name, value in differing.items() if differs(name)]
+    others = [{name: sibling[name] for name in differing if name in sibling} for sibling in siblings]
+    parts += [
+        f"{name.rpartition('.')[2]}={value}"
+        for name, value in telling(differing, [other for other in others if other != differing]).items()
+    ]
     return f"{key['method']} ({', '.join(parts)})" if parts else key["method"]
 
 
