@@ -238,9 +238,7 @@ class PublishedFiles(CachedSource):
     checksums: ClassVar[dict[str, str]] = {}
     places: ClassVar[Sequence[tuple[str, str]]] = ()  # where the files may be, in order of preference; see `locate`
 
-    path: Path | None = Field(
-        None, description="Folder, archive or .npz file of the published data; null searches `$FEDLOOM_DATA/<source>`."
-    )
+    path: Path | None = None
     verify: bool = Field(True, description="Whether archives are compared with the publisher's MD5 where there is one.")
 
     def layouts(self) -> Sequence[tuple[str, str]]:

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from fedloom.core.errors import DataError, suggest_name
 from fedloom.data.dataset import Dataset
@@ -131,9 +130,7 @@ class FC100(CIFAR100):
     cifar100. `normalise: own` takes the moments of the base classes only."""
 
     model = "resnet10"
-    novel: Literal["val", "test"] = Field(
-        "test", description="Classes of the test set: the 20 validation or the 20 test classes."
-    )
+    novel: Literal["val", "test"] = "test"
     normalise: Normalise = "own"
 
     def files(self) -> Sequence[Path]:

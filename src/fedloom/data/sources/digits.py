@@ -21,9 +21,7 @@ class DrawnSource(Source):
 
     model = "logistic"
 
-    source_seed: int = Field(
-        0, ge=0, description="Seed of the samples; the same seed gives the same samples in every run."
-    )
+    source_seed: int = Field(0, ge=0)
 
     def load(self) -> Splits:
         return replace(checked_splits(self.drawn(np.random.default_rng(self.source_seed))), domains_are_owners=True)
@@ -75,11 +73,7 @@ class Synthetic(DrawnSource):
 
     model_spread: float = Field(1.0, ge=0, description="How far the devices' models lie apart, the paper's alpha.")
     input_spread: float = Field(1.0, ge=0, description="How far the devices' inputs lie apart, the paper's beta.")
-    same_model: bool = Field(
-        False,
-        description="Whether all devices share one model, of entries N(0, 1), and one distribution of inputs, with "
-        "mean 0: the paper's synthetic-IID. Both spreads are then without effect.",
-    )
+    same_model: bool = False
     devices: int = Field(30, ge=1, description="Number of devices.")
 
     def drawn(self, rng: np.random.Generator) -> ParsedSplits:

@@ -32,22 +32,12 @@ class JoinedSources(ImageSource):
 
     model = "fedbn-digits-cnn"
 
-    parts: tuple[str | dict[str, Any], ...] = Field(
-        min_length=1,
-        description="Sources of the domains: names, or mappings {name: domain, source: source, and its keys}.",
-        examples=[["mnist", "usps"]],
-    )
-    paths: dict[str, Path] = Field(
-        {}, description="Path of the files of a part, by its name.", examples=[{"mnist": "data/mnist"}]
-    )
+    parts: tuple[str | dict[str, Any], ...] = Field(min_length=1, examples=[["mnist", "usps"]])
+    paths: dict[str, Path] = Field({}, examples=[{"mnist": "data/mnist"}])
     size: int = Field(28, ge=1, le=2048, description="Height and width that images are resized to, in pixels.")
     channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
-    per_domain: int | None = Field(
-        None, ge=1, description="Number of (the first) training images of a domain to use; null takes all, Fed-CO2 743."
-    )
-    pool_splits: bool = Field(
-        False, description="Whether a domain's splits are merged and another 20 % of each class held out, as in FedBN."
-    )
+    per_domain: int | None = Field(None, ge=1)
+    pool_splits: bool = False
     normalise: Normalise = "half"
 
     @model_validator(mode="after")
@@ -172,12 +162,8 @@ class Blended(ImageSource):
 
     model = "fedbn-digits-cnn"
 
-    digits: Literal["digits", "mnist"] = Field(
-        "digits", description="Digits that are blended in: scikit-learn's 8x8 images, or MNIST's."
-    )
-    path: Path | None = Field(
-        None, description="Folder, archive or .npz file of MNIST for `digits: mnist`; null: `$FEDLOOM_DATA/mnist`."
-    )
+    digits: Literal["digits", "mnist"] = "digits"
+    path: Path | None = None
     size: int = Field(28, ge=8, le=128, description="Height and width of the images, in pixels.")
     copies: int = Field(1, ge=1, le=100, description="Number of images made of each digit, each on another patch.")
     source_seed: int = Field(0, ge=0, description="Seed of the images; the same seed gives the same images.")

@@ -33,32 +33,15 @@ class HuggingFace(ImageSource):
 
     keys_added_later = frozenset({"tokens"})
 
-    dataset: str = Field(
-        description="Name of the data set on the hub, or path of a local folder.", examples=["ylecun/mnist"]
-    )
-    subset: str | None = Field(
-        None,
-        description="Name of the data set's configuration, as `name` in `datasets.load_dataset`; null takes the "
-        "default one.",
-    )
-    revision: str | None = Field(
-        None,
-        description="Branch, tag or commit hash of the data set; null takes the newest version. Only a commit hash "
-        "lets the parsed arrays be cached.",
-    )
+    dataset: str = Field(examples=["ylecun/mnist"])
+    subset: str | None = None
+    revision: str | None = None
     offline: bool = Field(False, description="Whether the network may not be used.")
     train_split: str = Field("train", description="Name of the split with the training samples.")
-    test_split: str | None = Field(
-        "test",
-        description="Name of the split with the test samples; null holds out 20 % of each class, the same in every "
-        "run.",
-    )
+    test_split: str | None = "test"
     image: str = Field("image", description="Column of the images.")
     text: str | None = Field(None, description="Column of the texts; null reads images.")
-    label: str | tuple[str, ...] = Field(
-        "label",
-        description="Column of the classes; with `labels: multi` of lists of labels, or a column for each label.",
-    )
+    label: str | tuple[str, ...] = "label"
     size: int = Field(32, ge=1, le=2048, description="Height and width that images are resized to, in pixels.")
     channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
     vocabulary: Vocabulary = 10_000

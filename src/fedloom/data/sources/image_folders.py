@@ -137,9 +137,7 @@ class ImageFolder(ImageSource):
     path: Path = Field(description="Path of the folder or the archive.", examples=["photos"])
     size: int = Field(64, ge=1, le=2048, description="Height and width that pictures are resized to, in pixels.")
     channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
-    test_share: float = Field(
-        0.2, gt=0, lt=1, description="Share of each class held out as test pictures where the folder has no test part."
-    )
+    test_share: float = Field(0.2, gt=0, lt=1)
     max_bad_samples: MaxBadSamples = 0
 
     def files(self) -> Sequence[Path]:
@@ -197,9 +195,7 @@ class _DomainFolders(PublishedImages):
 
     normalise: Normalise = "unit"
     size: int = Field(256, ge=1, le=2048, description="Height and width that pictures are resized to, in pixels.")
-    per_domain: int | None = Field(
-        None, ge=1, description="Number of training pictures of a domain that are used, the first ones; null: all."
-    )
+    per_domain: int | None = Field(None, ge=1)
 
     def named_domains(self) -> tuple[str, ...]:
         return self.domain_names

@@ -27,11 +27,7 @@ GroupsOf = Callable[[Sequence[str], object], tuple[np.ndarray | None, tuple[str,
 class _Listed(CachedSource, Csv):
     """Base of tables with a column that is the sample, or names it, and without other features."""
 
-    part: str | None = Field(
-        None,
-        description="Column that says which rows are train, val and test; null holds out `test_share`. Without test "
-        "rows, the val rows are the test set.",
-    )
+    part: str | None = None
 
     def load(self) -> Splits:
         return replace(super().load(), domains_are_owners=self.owner is not None)

@@ -111,9 +111,7 @@ class MNIST(PublishedImages):
 
 @published_set("fashion-mnist")
 class FashionMNIST(MNIST):
-    path: Path | None = Field(
-        _DEBIAN, description="Folder of the four IDX files, by default of Debian's package `dataset-fashion-mnist`."
-    )
+    path: Path | None = Field(_DEBIAN)
 
     def data_path(self) -> Path:
         if self.path is not None and not self.path.exists():
@@ -128,9 +126,7 @@ class FashionMNIST(MNIST):
 class EMNIST(PublishedImages):
     model = "emnist-cnn"
 
-    subset: Literal["bymerge", "balanced"] = Field(
-        "bymerge", description="Part of EMNIST: bymerge (697,932 + 116,323 images) or balanced (112,800 + 18,800)."
-    )
+    subset: Literal["bymerge", "balanced"] = "bymerge"
 
     def layouts(self) -> Sequence[tuple[str, str]]:
         first = f"emnist-{self.subset}-train-images-idx3-ubyte"
@@ -254,9 +250,7 @@ class Rendered(ImageSource):
     size: int = Field(28, ge=8, le=256, description="Height and width of the images, in pixels.")
     per_class: int = Field(800, ge=1, description="Number of training images of each class.")
     test_per_class: int = Field(200, ge=1, description="Number of test images of each class.")
-    source_seed: int = Field(
-        0, ge=0, description="Seed of the images; the same seed gives the same images under the same version of Pillow."
-    )
+    source_seed: int = Field(0, ge=0)
 
     def files(self) -> Sequence[Path]:
         return _find_fonts()

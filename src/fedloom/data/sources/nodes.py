@@ -31,34 +31,13 @@ class Nodes(Source):
     model = "mlp"
     keys_added_later = frozenset({"impute"})
 
-    classes: tuple[str, ...] = Field(
-        min_length=2, description="Names of all classes, or labels, in order of number.", examples=[["well", "ill"]]
-    )
-    shape: tuple[int, ...] | None = Field(
-        None, description="Shape of a sample; null takes the length of `features`.", examples=[[1, 28, 28]]
-    )
-    features: tuple[str, ...] | None = Field(
-        None,
-        min_length=1,
-        description='Features of a table: "age" for a measured column, "sex=f" for a word of a column, which is 1 '
-        'or 0; with `impute` also "missing(age)", 1 where the cell was missing.',
-        examples=[["age", "sex=f", "sex=m"]],
-    )
-    values: Literal["numbers", "bytes"] = Field(
-        "numbers", description="Type of the stored values: `numbers`, or `bytes` from 0 to 255, as in pictures."
-    )
-    mean: tuple[float, ...] | None = Field(
-        None, description="Mean that is subtracted from stored values, per channel or feature, before a net sees them."
-    )
-    std: tuple[float, ...] | None = Field(
-        None, description="Standard deviation that stored values are divided by, after `mean`, per channel or feature."
-    )
-    impute: Impute | None = Field(
-        None,
-        description="Section of the values for missing cells, found by all nodes: mean, median or constant for "
-        "numbers, most_frequent or constant for words; null refuses nodes that lack cells.",
-        examples=[{"numbers": "mean"}],
-    )
+    classes: tuple[str, ...] = Field(min_length=2, examples=[["well", "ill"]])
+    shape: tuple[int, ...] | None = Field(None, examples=[[1, 28, 28]])
+    features: tuple[str, ...] | None = Field(None, min_length=1, examples=[["age", "sex=f", "sex=m"]])
+    values: Literal["numbers", "bytes"] = "numbers"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    impute: Impute | None = Field(None, examples=[{"numbers": "mean"}])
 
     @field_validator("classes", mode="before")
     @classmethod

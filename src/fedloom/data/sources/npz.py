@@ -278,9 +278,7 @@ class PublishedImages(PublishedFiles, ImageSource):
 
     class_names: ClassVar[tuple[str, ...]] = tuple("0123456789")
 
-    limit: int | None = Field(
-        None, ge=1, description="Number of training images that are used, the first ones of the files; null takes all."
-    )
+    limit: int | None = Field(None, ge=1)
 
     def load(self) -> Splits:
         splits = super().load()

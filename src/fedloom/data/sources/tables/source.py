@@ -36,45 +36,15 @@ class TableSource(Source):
     )
     typed: ClassVar[bool] = False  # whether the files state the kinds of their columns
 
-    label: str | tuple[str, ...] = Field(
-        description="Column of the class; with `labels: multi` a list of columns, one for each label, of 1 and 0, yes "
-        "and no, or true and false, where an empty cell was not recorded.",
-        examples=["ill", ["effusion", "nodule"]],
-    )
-    label_separator: str | None = Field(
-        None, min_length=1, examples=["|"], description="With `labels: multi`, text between the labels in one column."
-    )
-    no_label: str | None = Field(
-        None, examples=["No Finding"], description="With `label_separator`, the word for a sample without any label."
-    )
-    owner: str | None = Field(
-        None,
-        description="Column of the owner of a row, such as its hospital; null if rows have none.",
-        examples=["hospital"],
-    )
-    features: tuple[str, ...] | None = Field(
-        None,
-        description="Columns to learn from; null takes all columns but label and owner.",
-        examples=[["age", "pressure"]],
-    )
-    categorical: tuple[str, ...] = Field(
-        (),
-        description="Columns of numbers that are names of categories; of the label only those that occur are classes.",
-        examples=[["ward"]],
-    )
-    test_share: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="Share of each class, and with `owner` of each owner's rows, that is held out for tests where "
-        "there is no table of test rows; the same rows in every run.",
-    )
+    label: str | tuple[str, ...] = Field(examples=["ill", ["effusion", "nodule"]])
+    label_separator: str | None = Field(None, min_length=1, examples=["|"])
+    no_label: str | None = Field(None, examples=["No Finding"])
+    owner: str | None = Field(None, examples=["hospital"])
+    features: tuple[str, ...] | None = Field(None, examples=[["age", "pressure"]])
+    categorical: tuple[str, ...] = Field((), examples=[["ward"]])
+    test_share: float = Field(0.2, gt=0, lt=1)
     drop: tuple[str, ...] = Field((), description="Columns that are left out.")
-    missing: tuple[str, ...] | None = Field(
-        None,
-        description="Cells that stand for a missing value in all columns, in addition to empty cells. By default NA, "
-        "NaN, null and the like are missing among numbers; as a label they are refused.",
-    )
+    missing: tuple[str, ...] | None = None
     incomplete: Incomplete = "refuse"
     drop_columns: DropColumns = Field({})
     impute: ImputeSection = None
