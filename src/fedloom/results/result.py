@@ -171,7 +171,7 @@ class Result(RunData, Tabular):
 
     def probabilities(self, data: Any, client: int | None = None, at: At = "last") -> numpy.ndarray:
         """Return the probability of each class, or of each of several labels, for new samples: [n, C] float32, in the
-        order of the run's classes. The arguments are those of `predict`."""
+        order of the run's classes. data, client, at: as for `predict`."""
         from fedloom.runs.export.evaluation import predict
         from fedloom.runs.export.trained import of_result
 

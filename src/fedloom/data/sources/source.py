@@ -12,7 +12,7 @@ import numpy as np
 import pydantic
 import torch
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, Field
+from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from fedloom.core.errors import ConfigError, DataError
@@ -25,7 +25,7 @@ from fedloom.data.labels import MISSING_MARKS, as_string_array
 from fedloom.data.views import Indices, group_split, strata
 
 
-class GroupPattern(BaseModel, extra="forbid", frozen=True):
+class GroupPattern(Keys, extra="forbid", frozen=True):
     """Groups by the names of files."""
 
     pattern: str = Field(examples=[r"(patient\d+)_"])

@@ -116,8 +116,9 @@ def evaluate(
 def predict(
     trained: Trained, data: Any, note: Note = lambda text: _log.warning("note: %s", text)
 ) -> tuple[list[str] | list[list[str]], Tensor]:
-    """Return what a model predicts for new samples (`fedloom.runs.export.samples.new_samples`): the class of each, or
-    those labels that it has; and the probabilities [n, C]. note: called with sentences on unusual values."""
+    """Return what a model predicts for new samples: the class of each, or those labels that it has; and the
+    probabilities [n, C]. trained: the model. data: as for `fedloom.runs.export.samples.new_samples`. note: called with
+    sentences on unusual values."""
     samples = new_samples(data, trained.metadata.input, lambda unusual: note(unusual.text))
     scores = trained.scores(samples)
     return trained.predicted(scores), scores.sigmoid() if trained.metadata.labels == "multi" else scores.softmax(1)

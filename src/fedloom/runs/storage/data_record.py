@@ -151,20 +151,20 @@ def on_kept_device(config: "RunConfig", folder: RunFolder) -> "RunConfig":
     stored = (folder.read_config() or {}).get("engine", {}).get("device", "auto")
     name = str((folder.read_json("env.json") or {}).get("device", stored))
     # env.json names the model, as "cuda (NVIDIA H200)", and a config may name the card, as "cuda:1".
-    kept, asked = (re.split("[ :]", text)[0] for text in (name, config.engine.device))
-    if kept in ("auto", asked):
+    kind, asked_kind = (re.split("[ :]", text)[0] for text in (name, config.engine.device))
+    if kind in ("auto", asked_kind):
         return config
-    if asked != "auto":
+    if asked_kind != "auto":
         raise RunFolderError(
-            f"{folder.path}: its run began on {kept}, and a resumed run stays on its kind of device; continue with "
-            f"engine.device={kept}, or start again with existing='fresh'"
+            f"{folder.path}: its run began on {kind}, and a resumed run stays on its kind of device; continue with "
+            f"engine.device={kind}, or start again with existing='fresh'"
         )
     import torch
 
-    if kept == "cuda" and not torch.cuda.is_available():
+    if kind == "cuda" and not torch.cuda.is_available():
         detail = "continue where there is one, or start again with existing='fresh'"
         raise RunFolderError(f"{folder.path}: its run began on {name}, and torch finds no GPU here; {detail}")
-    return config.model_copy(update={"engine": config.engine.model_copy(update={"device": kept})})
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"device": kind})})
 
 
 def environment_line(machine: Mapping[str, Any]) -> str:

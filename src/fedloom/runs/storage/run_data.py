@@ -226,8 +226,8 @@ def evaluated(runs: Sequence[R], name: str) -> tuple[list[R], list[tuple[Path, s
     stems = sorted({path.stem for run in runs if run.folder for path in (run.folder / EVALUATIONS).glob("*.json")})
     names = [stem for stem in stems if stem.startswith(name)]
     if len(names) != 1:
-        there = f"{len(names)} of these begin so: {', '.join(stems)}" if stems else "the runs have none"
-        raise ConfigError(f"--evaluation {name}: {there}; `fedloom evaluate RUN` makes one and prints its name")
+        problem = f"{len(names)} of these begin so: {', '.join(stems)}" if stems else "the runs have none"
+        raise ConfigError(f"--evaluation {name}: {problem}; `fedloom evaluate RUN` makes one and prints its name")
     contents = [(run, run.folder and RunFolder(run.folder).read_evaluation(names[0], run.numbers)) for run in runs]
     why = f"no evaluation {names[0]}; `fedloom evaluate` makes it"
     missing = [(run.folder or Path(), why) for run, content in contents if not content]

@@ -104,8 +104,8 @@ class StudyFolder:
         """Record looks, unless another process has done so."""
         with self.locked():
             recorded = self.looks()
-            taken = {(look.row, look.protocol, *look.seeds) for look in recorded}
-            recorded += [look for look in looks if (look.row, look.protocol, *look.seeds) not in taken]
+            recorded_keys = {(look.row, look.protocol, *look.seeds) for look in recorded}
+            recorded += [look for look in looks if (look.row, look.protocol, *look.seeds) not in recorded_keys]
             write_atomic(self.path / LOOKS, _LOOKS.dump_json(recorded, indent=1).decode())
 
     def spared(self, study: StudyPlan) -> set[str]:
