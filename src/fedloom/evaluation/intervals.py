@@ -63,9 +63,9 @@ def linear_values(states: MetricStates, evaluator: Evaluator, decision: Decision
 
 
 def _t_quantile(level: float, groups: int) -> float:
-    from scipy.stats import t  # takes half a second, which runs without intervals are spared
+    from scipy.special import stdtrit  # runs without intervals are spared it
 
-    return float(t.ppf((1 + level) / 2, groups - 1 if groups < _FEW_GROUPS else math.inf))
+    return float(stdtrit(groups - 1 if groups < _FEW_GROUPS else math.inf, (1 + level) / 2))
 
 
 def intervals_over_nodes(

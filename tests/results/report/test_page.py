@@ -285,3 +285,24 @@ def test_differences_are_drawn(page_of, make_result):
     text = page_of(runs)
     assert "Differences in accuracy from fedavg: setting 0/fedsc: ahead, +20.0 points" in text
     assert Elements(text).open == []
+
+
+def test_a_page_is_drawn_again_only_for_other_results(tmp_path, monkeypatch, two_methods):
+    from fedloom.results.report import page as drawing
+
+    drawn, page = [], drawing.page
+    monkeypatch.setattr(drawing, "page", lambda *arguments: drawn.append(1) or page(*arguments))
+    first, second = (result(seed=seed) for seed in (0, 1))
+    path = tmp_path / "report.html"
+    for results, title in (
+        ([first], None),
+        ([first], None),
+        ([first, second], None),
+        ([first], None),
+        ([first], "other"),
+    ):
+        write_report(results, path, title)
+    assert len(drawn) == 4
+    path.write_text(path.read_text() + " ")
+    write_report([first], path, "other")
+    assert len(drawn) == 5

@@ -2,10 +2,13 @@
 
 Importing this loads neither torch nor matplotlib; writing a report loads matplotlib."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, printable
 from fedloom.core.files import expand_home, read_file, refuse_unwritable, write_atomic
 from fedloom.results.page_sections import PageSection
@@ -41,7 +44,7 @@ def write_report(
 ) -> Path:
     """Write one self-contained HTML page about finished runs, whole or not at all, and return its path.
 
-    The same results give the same bytes.
+    The same results give the same bytes. A page that shows the same results already is left as it is.
 
     Args:
         results: finished runs.
@@ -57,12 +60,28 @@ def write_report(
     path = expand_home(path)
     check_place(path)
     from fedloom.results.report.drift import drift_sections
-    from fedloom.results.report.page import page  # brings matplotlib
 
     parts = [*parts, *drift_sections(results)]
+    mark = f"<!-- results {_digest(results, title, parts)} -->\n"
+    if path.exists() and read_file(path).endswith(mark.encode()):
+        return path
+    from fedloom.results.report.page import page  # brings matplotlib
+
     # Names of classes and machines are on the page, and they may hold control characters.
-    write_atomic(path, printable(page(results, title, parts), keep_lines=True))
+    write_atomic(path, printable(page(results, title, parts), keep_lines=True) + mark)
     return path
+
+
+def _digest(results: Sequence[RunData], title: str | None, parts: Sequence[PageSection]) -> str:
+    """Return a digest of all that a page is made of: drawing takes seconds, and studies are asked again and again."""
+    digest = hashlib.sha256(repr((__version__, title, parts)).encode())
+    for run in results:
+        facts = run.numbers, run.cell, run.plan, None if run.folder else (run.rows, run.client_details)
+        files = [] if run.folder is None else sorted(run.folder.glob("*.json*"))
+        stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        # in the order of their keys, in which files hold them
+        digest.update(json.dumps((run.config, run.scenario, facts, stamps), sort_keys=True, default=repr).encode())
+    return digest.hexdigest()
 
 
 def check_place(path: Path, mark: bytes = _MARK) -> None:
