@@ -292,17 +292,10 @@ def test_a_page_is_drawn_again_only_for_other_results(tmp_path, monkeypatch, two
 
     drawn, page = [], drawing.page
     monkeypatch.setattr(drawing, "page", lambda *arguments: drawn.append(1) or page(*arguments))
-    first, second = (result(seed=seed) for seed in (0, 1))
-    path = tmp_path / "report.html"
-    for results, title in (
-        ([first], None),
-        ([first], None),
-        ([first, second], None),
-        ([first], None),
-        ([first], "other"),
-    ):
+    path, first = tmp_path / "report.html", two_methods[:1]
+    for results, title in (first, None), (first, None), (two_methods, None), (first, None), (first, "other"):
         write_report(results, path, title)
     assert len(drawn) == 4
     path.write_text(path.read_text() + " ")
-    write_report([first], path, "other")
+    write_report(first, path, "other")
     assert len(drawn) == 5
