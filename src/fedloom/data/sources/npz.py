@@ -163,7 +163,8 @@ def parse_npz(
     if arrays.keys() >= {"x", "y"} and not arrays.keys() & {*_KEYS}:
         arrays = _with_test_samples(arrays, path)
     if missing := [key for key in _KEYS if key not in arrays]:
-        what = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())[:300] or "no arrays"
+        held = read_npz(path, ())  # by the names in the file
+        what = ", ".join(f"{name} {list(array.shape)}" for name, array in held.items())[:300] or "no arrays"
         need = f"need {', '.join(_KEYS)}, or train_images and the like, or x and y alone"
         raise DataError(f"{path}: lacks {', '.join(missing)}; {need}; it holds {what}")
     named = arrays.get("classes")
