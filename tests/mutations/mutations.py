@@ -201,7 +201,7 @@ MUTATIONS = (
         'header = fresh.to(torch.float32).fill_missing(fm.get_table(server, "header"))',
         "header = fresh.to(torch.float32)"),
     Mutation("all: counters of batch norm are averaged", "core/trees.py",
-        "if value.is_floating_point():\n            groups", "if True:\n            groups",
+        "in tree.items() if value.is_floating_point())\n    groups", "in tree.items())\n    groups",
         ("core/test_trees.py", "methods/test_contract.py")),
     Mutation("all: a class that a client lacks counts as a row of zeros", "core/tables.py",
         "self.values.sum(0), self.held.sum(0)", "self.values.sum(0), torch.ones_like(self.held).sum(0)",
