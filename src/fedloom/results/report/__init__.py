@@ -76,11 +76,11 @@ def _digest(results: Sequence[RunData], title: str | None, parts: Sequence[PageS
     """Return a digest of all that a page is made of: drawing takes seconds, and studies are asked again and again."""
     digest = hashlib.sha256(repr((__version__, title, parts)).encode())
     for run in results:
-        facts = run.numbers, run.cell, run.plan, None if run.folder else (run.rows, run.client_details)
-        files = [] if run.folder is None else sorted(run.folder.glob("*.json*"))
-        stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        facts = run.numbers, run.cell, run.plan, run.rows, None if run.folder else run.client_details
         # in the order of their keys, in which files hold them
-        digest.update(json.dumps((run.config, run.scenario, facts, stamps), sort_keys=True, default=repr).encode())
+        digest.update(json.dumps((run.config, run.scenario, facts), sort_keys=True, default=repr).encode())
+        for file in [] if run.folder is None else sorted(run.folder.glob("*.json")):
+            digest.update(file.read_bytes())  # no times of files: a copy of a folder gives the same page
     return digest.hexdigest()
 
 
